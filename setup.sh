@@ -26,6 +26,8 @@ need locales
 need chromium
 # For the virtual machine in which OpenZFS is tested (tests/zfsvm; QEMU itself goes into the cache).
 for package in debootstrap debian-archive-keyring e2fsprogs; do need "$package"; done
+# For live mirrors: NBD clients, disks that fail, and a database on a served image.
+for package in libnbd-bin nbdkit qemu-utils qemu-system-common fio openssl postgresql; do need "$package"; done
 
 python=
 for candidate in python3 python3.13 python3.12 python3.11; do
@@ -87,8 +89,10 @@ fi
 stamp=.venv/.mirrord-setup
 wanted=$(cat setup.cfg pyproject.toml setup.sh native/Cargo.lock native/*/Cargo.toml \
     native/*/src/*.rs native/*/src/*/*.rs mirrord/__init__.py | sha256sum | cut -d' ' -f1)
-# The module lies in the tree, so `git clean` may have taken it while .venv stayed.
-if [ "$(cat "$stamp" 2>/dev/null || true)" != "$wanted" ] || ! compgen -G "mirrord/_native*.so" > /dev/null; then
+# The module and the programs are in the tree, so `git clean` may have removed them.
+if [ "$(cat "$stamp" 2>/dev/null || true)" != "$wanted" ] ||
+    ! compgen -G "mirrord/_native*.so" > /dev/null || [ ! -x mirrord/_receive ] ||
+    [ ! -x mirrord/_live ]; then
     [ -x .venv/bin/python ] || { say "making .venv with $python"; "$python" -m venv .venv; }
     printf '#!/bin/sh\nPATH="%s:$PATH"\nexport PATH\nexec "$@"\n' "$(dirname "$cargo")" \
         > .venv/bin/with-cargo

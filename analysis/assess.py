@@ -7,12 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from mirrord.analysis import risk
+from mirrord.analysis.links import RATE_MIN, slowest
 from mirrord.analysis.numbers import Longs, Updates, Workload
 from mirrord.schedules.rates import Rates
-
-#: The slowest link assumed: an idle workload needs none, but its updates still have to end.
-RATE_MIN = 1024.0
-_RATE_MAX = 1e15
 
 
 @dataclass(frozen=True)
@@ -20,9 +17,10 @@ class Terms:
     """Assumptions about the mirror.
 
     kind: the volume (one of `numbers.KINDS`). link: the available one; None: each schedule gets
-    the slowest link on which its updates end in time. overhead_s: fixed time of an update besides
-    its transfer. keep_source, keep_destination: reference snapshots kept. lags_s: bounds of
-    semi-synchronous modes. zone: time zone of the wall clock.
+    a link of its own. overhead_s: fixed time of an update besides its transfer. keep_source,
+    keep_destination: reference snapshots kept. lags_s: bounds of semi-synchronous modes. zone:
+    time zone of the wall clock. rpo_s, loss_bytes: the maximum age of the copy and the maximum loss
+    that are accepted, None: any.
     """
 
     kind: str = "active_map"
@@ -32,16 +30,19 @@ class Terms:
     keep_destination: int = 10
     lags_s: tuple[float, ...] = (10.0, 60.0)
     zone: str = "UTC"
+    rpo_s: float | None = None
+    loss_bytes: float | None = None
 
     @property
     def least(self) -> float:
         """The given link at its slowest hour, bytes per second; infinite without one."""
-        if self.link is None:
-            return float("inf")
-        rates = [rate for rate, _ in self.link.clauses]
-        if not self.link.constant or not rates:
-            rates.append(self.link.otherwise)
-        return min(_RATE_MAX if rate is None else rate for rate in rates)
+        return float("inf") if self.link is None else slowest(self.link)
+
+    def accepts(self, lag_s: float, loss_bytes: float) -> bool:
+        """Whether a copy may be as old, and a failure lose as much."""
+        return (self.rpo_s is None or lag_s <= self.rpo_s) and (
+            self.loss_bytes is None or loss_bytes <= self.loss_bytes
+        )
 
 
 @dataclass(frozen=True)
@@ -59,15 +60,20 @@ class Assessed:
     sent_bytes: int
 
 
-def assess(workload: Workload, updates: Updates, terms: Terms, account: risk.Account) -> Assessed:
-    """Assess one schedule. account: of the workload's written bytes."""
-    need = risk.link_need(updates, terms.kind)
-    link: float | Rates = terms.link if terms.link is not None else max(need.rate, RATE_MIN)
-    # A link that is just fast enough leaves no time for overhead; its updates are not late.
-    overhead_s = terms.overhead_s if terms.link is not None else 0.0
-    arrived = risk.commits(
-        updates, terms.kind, link, epoch_ns=workload.calendar_ns, overhead_s=overhead_s
+def arrivals(workload: Workload, updates: Updates, terms: Terms, link: float | Rates) -> Longs:
+    """When each update has arrived over this link, ns."""
+    return risk.commits(
+        updates, terms.kind, link, epoch_ns=workload.calendar_ns, overhead_s=terms.overhead_s
     )
+
+
+def assess(workload: Workload, updates: Updates, terms: Terms, account: risk.Account) -> Assessed:
+    """Assess one schedule. account: of the workload's written bytes. Without a link it gets the
+    slowest one on which each update ends before the next begins.
+    """
+    need = risk.link_need(updates, terms.kind, terms.overhead_s)
+    link: float | Rates = terms.link if terms.link is not None else max(need.rate, RATE_MIN)
+    arrived = arrivals(workload, updates, terms, link)
     shown = risk.showing(workload, updates, arrived)
     late = risk.late(updates, arrived) if terms.link is not None else np.zeros(0, np.int64)
     return Assessed(

@@ -6,7 +6,7 @@ too large for one machine is distributed. The results are identical to those of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from mirrord.analysis.replay import combine as combined
 from mirrord.analysis.replay import count as counted
 from mirrord.analysis.results import Replay
 from mirrord.core.errors import MirrordError, Refused, Unreachable, Unsupported
-from mirrord.traces.model import BLOCK
+from mirrord.traces import filters
+from mirrord.traces.model import BLOCK, Batch
 from mirrord.traces.store import TraceFile
 
 #: Timeout for the connection to the scheduler, seconds.
@@ -32,16 +33,18 @@ def replay_on(
     free_space: float = FREE_SPACE,
     block: int = BLOCK,
     sizes: Mapping[str, int] | None = None,
+    without_ns: tuple[int, int] | None = None,
 ) -> Replay:
     """Replay a stored trace that each worker reads at the same path; options as for `replay`.
 
     address: the scheduler's, such as `tcp://host:8786`. Lag targets are planned locally first.
+    without_ns: a span that is left out.
     `Unsupported` without Dask, `Unreachable` when no scheduler answers, `Refused` when the cluster
     has no worker, and the errors of the workers.
     """
     check_options(free_space, block)
     trace = TraceFile(path)
-    planned, instants = _plan(trace, grids, block)
+    planned, instants = _plan(trace, grids, block, without_ns)
     client = _connect(address)
     try:
         workers = sum(client.nthreads().values())
@@ -53,7 +56,13 @@ def replay_on(
             )
         jobs = [
             client.submit(
-                _count, str(path.resolve()), planned, Parts(k, 1, workers), block, pure=False
+                _count,
+                str(path.resolve()),
+                planned,
+                Parts(k, 1, workers),
+                block,
+                without_ns,
+                pure=False,
             )
             for k in range(workers)
         ]
@@ -65,13 +74,13 @@ def replay_on(
 
 
 def _plan(
-    trace: TraceFile, grids: Sequence[Grid], block: int
+    trace: TraceFile, grids: Sequence[Grid], block: int, without_ns: tuple[int, int] | None
 ) -> tuple[list[Grid], tuple[tuple[int, ...] | None, ...]]:
     """The grids, with the instants of lag targets planned; and these instants."""
     lags = [grid for grid in grids if grid.lag is not None]
     if not lags:
         return list(grids), tuple(None for _ in grids)
-    found = iter(counted(trace.batches(COLUMNS), lags, Parts(), block=block).instants)
+    found = iter(counted(_batches(trace, without_ns), lags, Parts(), block=block).instants)
     instants = tuple(next(found) if grid.lag is not None else None for grid in grids)
     planned = [
         grid if at is None else Grid(grid.label, boundaries=at)
@@ -80,9 +89,16 @@ def _plan(
     return planned, instants
 
 
-def _count(path: str, grids: list[Grid], parts: Parts, block: int) -> Counts:
+def _count(
+    path: str, grids: list[Grid], parts: Parts, block: int, without_ns: tuple[int, int] | None
+) -> Counts:
     """The job of a worker."""
-    return counted(TraceFile(path).batches(COLUMNS), grids, parts, block=block)
+    return counted(_batches(TraceFile(path), without_ns), grids, parts, block=block)
+
+
+def _batches(trace: TraceFile, without_ns: tuple[int, int] | None) -> Iterator[Batch]:
+    batches = trace.batches(COLUMNS)
+    return batches if without_ns is None else filters.without(batches, *without_ns)
 
 
 def _connect(address: str) -> Any:

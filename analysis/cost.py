@@ -1,28 +1,29 @@
 """A simple cost model: the annual cost of each mirroring mode, and which one to use.
 
 RecoverPoint's paper leaves "a simple economic model for the penalty involved in data loss" to the
-future (section 6). Here the annual cost is that of the link needed, the bytes sent, the space held
-by snapshots, and the data lost at the expected failures, where the price of a lost byte depends on
+future (section 6). Here the annual cost is that of the link, the bytes sent, the space held by
+snapshots, and the data lost at the expected failures, where the price of a lost byte depends on
 the hour at which it was written. A trace is taken to be representative of the year.
+
+Each mode is evaluated on each link: the given one, or else all steps of `links`. The link on which
+lag and loss are computed is the one that is priced, and the one that is printed.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from mirrord.analysis import risk
-from mirrord.analysis.assess import Assessed, Terms, assess_all
+from mirrord.analysis.assess import Terms, arrivals
 from mirrord.analysis.grids import NS
-from mirrord.analysis.numbers import Floats, Workload
-from mirrord.analysis.results import Writes
-from mirrord.core.errors import UsageError
+from mirrord.analysis.links import fastest, steps
+from mirrord.analysis.numbers import Floats, Updates, Workload
+from mirrord.analysis.prices import Prices
 from mirrord.core.units import format_duration
-from mirrord.schedules.rates import split_clauses
-from mirrord.schedules.spans import Span, covers, next_edge, overlap, parse_span
+from mirrord.schedules.rates import Rates
 
 GIB = 1 << 30
 _YEAR_S = 365.25 * 86400
@@ -30,105 +31,39 @@ _MONTHS = 12
 _MBIT = 1e6 / 8
 #: Fewer full intervals are not enough: the first is special, as the copy begins up to date.
 _INTERVALS_MIN = 3.9
-_PRICE = re.compile(r"(\d+(?:\.\d+)?)(?:\s+(.*))?")
-
-
-@dataclass(frozen=True)
-class LossPrice:
-    """Money per GiB of lost data: each price applies to data written in its hours of the week."""
-
-    clauses: tuple[tuple[float, Span], ...]
-    otherwise: float
-    zone: str
-    text: str
-
-    def at(self, at_ns: int) -> float:
-        """The price of data written at `at_ns` (Unix time)."""
-        for price, span in self.clauses:
-            if covers(span, at_ns, self.zone):
-                return price
-        return self.otherwise
-
-    def of_bins(self, writes: Writes, epoch_ns: int) -> Floats:
-        """The price for each bin of a series, by the bin's start."""
-        spans = [span for _, span in self.clauses]
-        prices = np.full(len(writes.bytes), self.otherwise)
-        at_ns: int | None = writes.start_ns + epoch_ns
-        while at_ns is not None and at_ns < writes.end_ns + epoch_ns and spans:
-            first = -(-(at_ns - epoch_ns - writes.start_ns) // writes.bin_ns)
-            prices[first:] = self.at(at_ns)
-            at_ns = next_edge(spans, at_ns, self.zone)
-        return prices
-
-
-def parse_loss_price(text: str, *, zone: str = "UTC") -> LossPrice:
-    """Parse prices such as `2000 08:00-18:00 Mon-Fri, else 100`, per GiB; `UsageError`.
-
-    The syntax is that of rates: a comma separates clauses and, inside a span, days.
-    """
-    found: list[tuple[float, Span]] = []
-    otherwise: float | None = None
-    clauses = split_clauses(text)
-    for number, clause in enumerate(clauses, 1):
-        match = _PRICE.fullmatch(re.sub(r"^else\s+", "", clause))
-        if match is None or (clause.startswith("else") and match[2]):
-            raise _no_price(text, f"'{clause}' is not a price, with or without hours")
-        if match[2]:
-            found.append((float(match[1]), parse_span(match[2])))
-        elif number == len(clauses):
-            otherwise = float(match[1])
-        else:
-            raise _no_price(text, f"'{clause}' has no hours and is not the last clause")
-    if otherwise is None:
-        raise _no_price(text, "the price for all other hours is missing")
-    if overlap([span for _, span in found]) is not None:
-        raise _no_price(text, "its hours overlap")
-    return LossPrice(tuple(found), otherwise, zone, text)
-
-
-def _no_price(text: str, why: str) -> UsageError:
-    return UsageError(
-        f"'{text}' is not a price of lost data: {why}",
-        hint="Give for example 500, or '2000 08:00-18:00 Mon-Fri, else 100' (money per GiB).",
-    )
-
-
-@dataclass(frozen=True)
-class Prices:
-    """Prices, in one currency.
-
-    link: per Mbit/s and month. transfer: per GiB sent. space: per GiB and month, of snapshots.
-    lost: per GiB of lost data. failures: expected losses of the source per year.
-    """
-
-    link: float = 1.0
-    transfer: float = 0.01
-    space: float = 0.05
-    lost: LossPrice = field(default_factory=lambda: parse_loss_price("1000"))
-    failures: float = 0.5
-    currency: str = "EUR"
+#: Links are compared up to this multiple of what is needed to be in time.
+_FASTER = 10
+#: Totals that differ by less are the same: a step of the link is ten times as much.
+TIE = 0.01
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One mode of mirroring a workload, with what it needs, risks and costs.
+    """One mode of mirroring a workload over one link, with what it risks and costs.
 
     mode: "sync", "semi-sync" or "async". interval_s: of an asynchronous one. link: bytes per second
-    that it needs. sent: bytes per second on average. expected, worst: bytes lost at a failure.
-    lag_s: maximum age of the copy. space: bytes held by snapshots. fits: whether the given link
-    carries it. sure: whether the trace has enough intervals to judge it. The costs are per year.
+    of the link that is assessed and priced, infinite if it is unlimited. need: bytes per second on
+    which nothing is late. late: updates that were not finished when the next one was due. sent:
+    bytes per second on average. expected, worst: bytes lost at a failure. lag_s: maximum age of the
+    copy. at_least: lag or loss were greatest only after the end of the trace. space: bytes held
+    by snapshots. fits: whether the link carries it. accepted: whether lag and loss are within the
+    given limits. sure: whether the trace has enough intervals to judge it. The costs are per year.
     """
 
     name: str
     mode: str
     interval_s: float | None
     link: float
+    need: float
+    late: int
     sent: float
     expected: float
     worst: float
     lag_s: float
+    at_least: bool
     space: float
     fits: bool
+    accepted: bool
     sure: bool
     link_cost: float
     transfer_cost: float
@@ -145,143 +80,283 @@ class Choice:
         """The total cost per year."""
         return self.running_cost + self.loss_cost
 
+    @property
+    def usable(self) -> bool:
+        """Whether the link carries it and its lag and loss are accepted."""
+        return self.fits and self.accepted
+
 
 @dataclass(frozen=True)
 class Advice:
-    """The recommendation: the cheapest choice that the link carries and the trace can judge.
+    """The recommendation: the cheapest usable choice that the trace can judge.
 
-    from_factor, to_factor: it remains the cheapest while the price of lost data is between these
-    multiples of the given price (`inf`: without an upper limit).
+    choices: each mode on its best link. ties: other choices that cost the same within `TIE`.
+    from_factor, to_factor: this mode remains the cheapest, on the link that is best then, while the
+    price of lost data is between these multiples of the given price (`inf`: without an upper
+    limit). quieter: the recommendation without the busiest minute of the trace.
     """
 
     best: Choice
     choices: tuple[Choice, ...]
     front: tuple[Choice, ...]
+    ties: tuple[Choice, ...]
     from_factor: float
     to_factor: float
+    quieter: Advice | None = None
+
+
+def advice_on(workload: Workload, terms: Terms, prices: Prices) -> Advice:
+    """The advice on a workload, and on what is left of it without its busiest minute."""
+    made = advise(candidates(workload, terms, prices))
+    if workload.quieter is None:
+        return made
+    return replace(made, quieter=advise(candidates(workload.quieter, terms, prices)))
+
+
+def candidates(workload: Workload, terms: Terms, prices: Prices) -> list[Choice]:
+    """All modes of mirroring this workload on all links, the most recent copy first."""
+    made = _Candidates(workload, terms, prices)
+    found = made.live(None)
+    for lag_s in sorted(terms.lags_s):
+        found += made.live(lag_s)
+    for updates in workload.shown():
+        found += made.scheduled(updates)
+    return found
 
 
 def choices(workload: Workload, terms: Terms, prices: Prices) -> list[Choice]:
-    """All modes of mirroring this workload, the most recent copy first."""
-    writes = workload.writes
-    per_gib = prices.lost.of_bins(writes, workload.calendar_ns)
-    found = [_live(workload, terms, prices, per_gib, None)]
-    found += [_live(workload, terms, prices, per_gib, lag_s) for lag_s in sorted(terms.lags_s)]
-    money = risk.Account(writes, writes.bytes * per_gib)
-    return found + [
-        _async(workload, terms, prices, money, each) for each in assess_all(workload, terms)
-    ]
+    """All modes of mirroring this workload, each on its best link."""
+    return best_links(candidates(workload, terms, prices))
 
 
-def _live(
-    workload: Workload, terms: Terms, prices: Prices, per_gib: Floats, lag_s: float | None
-) -> Choice:
-    """Synchronous (None), or semi-synchronous with a bound of the lag."""
-    writes = workload.writes
-    if lag_s is None:
-        need = risk.peak_rate(writes, writes.bin_ns / NS)
-        waiting = np.zeros(len(writes.bytes))
-    else:
+class _Candidates:
+    """The candidates of one workload."""
+
+    def __init__(self, workload: Workload, terms: Terms, prices: Prices) -> None:
+        self._workload, self._terms, self._prices = workload, terms, prices
+        writes = workload.writes
+        self._per_gib = prices.lost.of_bins(writes, workload.calendar_ns)
+        self._account = risk.Account(writes)
+        self._money = risk.Account(writes, writes.bytes * self._per_gib)
+        self._peak = risk.peak_rate(writes, 1.0)
+
+    def live(self, lag_s: float | None) -> list[Choice]:
+        """Synchronous (None), or semi-synchronous with a bound of the lag."""
+        writes = self._workload.writes
+        if lag_s is None:
+            need = self._peak
+            return [self._live(None, need, link) for link in self._links(need, need)]
+        found: list[Choice] = []
         need = risk.semi_sync_link(writes, lag_s)
-        waiting = risk.backlog(writes, _given(terms, need))
-    return _choice(
-        "synchronous" if lag_s is None else f"semi-sync, {format_duration(lag_s)}",
-        "sync" if lag_s is None else "semi-sync",
-        None,
-        terms,
-        prices,
-        workload.span_s,
-        link=need,
-        sent=workload.written_rate,
-        loss=risk.Loss(float(waiting.mean()), float(waiting.max(initial=0)), 0),
-        lag_s=0.0 if lag_s is None else lag_s,
-        space=0,
-        fits=need <= terms.least,
-        money=float((waiting * per_gib).mean()) / GIB,
-    )
+        for link in self._links(need, self._peak):
+            found.append(self._live(lag_s, need, link))
+            if not found[-1].worst:
+                break  # a faster link only costs more
+        return found
+
+    def _live(self, lag_s: float | None, need: float, link: float | Rates) -> Choice:
+        writes = self._workload.writes
+        rate = link if isinstance(link, float) else self._terms.least
+        carried = self._carried(link)
+        waiting = risk.backlog(writes, carried) if lag_s is not None else np.zeros(1)
+        fits = need <= rate
+        bound_s = lag_s or 0.0
+        # What still waits at the end of the trace arrives after it.
+        bins = len(waiting)
+        after = float(waiting[-1]) ** 2 / 2 / (rate * writes.bin_ns / NS) / bins
+        value = self._per_gib if lag_s is not None else np.zeros(1)
+        money = float((waiting * value).mean()) + after * float(value[-1])
+        return self._choice(
+            "synchronous" if lag_s is None else f"semi-sync, {format_duration(lag_s)}",
+            "sync" if lag_s is None else "semi-sync",
+            link,
+            need=need,
+            sent=self._workload.written_rate,
+            loss=risk.Loss(float(waiting.mean()) + after, float(waiting.max(initial=0)), 0),
+            lag_s=bound_s if fits else max(bound_s, float(waiting.max(initial=0)) / rate),
+            fits=fits,
+            money=money / GIB,
+        )
+
+    def _carried(self, link: float | Rates) -> float | Floats:
+        """Bytes that the link carries in each bin of the writes."""
+        writes = self._workload.writes
+        if not isinstance(link, Rates) or link.constant:
+            rate = link if isinstance(link, float) else self._terms.least
+            return rate * writes.bin_ns / NS
+        epoch_ns = self._workload.calendar_ns
+        times, carried = risk.capacity(link, writes.start_ns, writes.end_ns, epoch_ns)
+        edges = writes.bin_ns * np.arange(len(writes.bytes) + 1, dtype=np.int64)
+        return np.diff(np.interp(edges, times - writes.start_ns, carried))
+
+    def scheduled(self, updates: Updates) -> list[Choice]:
+        """A schedule."""
+        terms = self._terms
+        need = risk.link_need(updates, terms.kind, terms.overhead_s).rate
+        most = _FASTER * max(self._peak, need)
+        links = self._links(float(updates.sizes(terms.kind).sum()) / self._span_s(updates), most)
+        sustained = [
+            link
+            for link in links
+            if risk.sustains(
+                updates,
+                terms.kind,
+                link,
+                epoch_ns=self._workload.calendar_ns,
+                overhead_s=terms.overhead_s,
+            )
+        ]
+        if not sustained:
+            return [self._scheduled(updates, need, links[-1], fits=False)]
+        return [self._scheduled(updates, need, link, fits=True) for link in sustained]
+
+    @staticmethod
+    def _span_s(updates: Updates) -> float:
+        return max(int(updates.end_ns[-1] - updates.start_ns[0]), 1) / NS
+
+    def _scheduled(
+        self, updates: Updates, need: float, link: float | Rates, *, fits: bool
+    ) -> Choice:
+        terms, workload = self._terms, self._workload
+        arrived = arrivals(workload, updates, terms, link)
+        shown = risk.showing(workload, updates, arrived)
+        lag_s, lag_at_least = shown.oldest
+        loss = self._account.loss(shown)
+        space = sum(
+            risk.snapshot_space(updates, terms.kind, keep)
+            for keep in (terms.keep_source, terms.keep_destination)
+        )
+        return self._choice(
+            updates.words,
+            "async",
+            link,
+            interval_s=updates.period_s,
+            need=need,
+            late=len(risk.late(updates, arrived)),
+            sent=int(updates.sizes(terms.kind).sum()) / workload.counted_s,
+            loss=loss,
+            lag_s=lag_s,
+            at_least=lag_at_least or loss.at_least,
+            space=space,
+            fits=fits,
+            money=self._money.loss(shown).expected / GIB,
+        )
+
+    def _links(self, first: float, last: float) -> Sequence[float | Rates]:
+        """The links on which a mode is evaluated."""
+        return steps(first, last) if self._terms.link is None else [self._terms.link]
+
+    def _choice(
+        self,
+        name: str,
+        mode: str,
+        link: float | Rates,
+        *,
+        need: float,
+        sent: float,
+        loss: risk.Loss,
+        lag_s: float,
+        fits: bool,
+        money: float,
+        interval_s: float | None = None,
+        late: int = 0,
+        at_least: bool = False,
+        space: float = 0,
+    ) -> Choice:
+        prices = self._prices
+        rate = fastest(link) if isinstance(link, Rates) else link
+        judged_s = _INTERVALS_MIN * (lag_s if interval_s is None else interval_s)
+        return Choice(
+            name=name,
+            mode=mode,
+            interval_s=interval_s,
+            link=float("inf") if rate is None else rate,
+            need=need,
+            late=late,
+            sent=sent,
+            expected=loss.expected,
+            worst=loss.worst,
+            lag_s=lag_s,
+            at_least=at_least,
+            space=space,
+            fits=fits,
+            accepted=self._terms.accepts(lag_s, loss.worst),
+            sure=self._workload.span_s >= judged_s,
+            link_cost=(rate or 0.0) / _MBIT * prices.link * _MONTHS,
+            transfer_cost=sent * _YEAR_S / GIB * prices.transfer,
+            space_cost=space / GIB * prices.space * _MONTHS,
+            loss_cost=money * prices.failures,
+        )
 
 
-def _given(terms: Terms, need: float) -> float:
-    """The link's rate: the given one, if it is constant and fast enough, else the rate needed."""
-    if terms.link is not None and terms.link.constant:
-        return max(terms.least, need)
-    return need
+def best_links(found: Sequence[Choice]) -> list[Choice]:
+    """Of each mode its cheapest usable candidate; without one, that with the most recent copy."""
+    by_name: dict[str, list[Choice]] = {}
+    for each in found:
+        by_name.setdefault(each.name, []).append(each)
+    made = []
+    for group in by_name.values():
+        usable = [each for each in group if each.usable]
+        if usable:
+            made.append(min(usable, key=_order))
+        else:
+            made.append(min(group, key=lambda each: (not each.fits, each.lag_s, each.total)))
+    return made
 
 
-def _async(
-    workload: Workload, terms: Terms, prices: Prices, money: risk.Account, each: Assessed
-) -> Choice:
-    # Judged by the actual transfers: a link that is slow by day may still be fast enough.
-    return _choice(
-        each.updates.words,
-        "async",
-        each.updates.period_s,
-        terms,
-        prices,
-        workload.span_s,
-        link=each.need.rate,
-        sent=each.sent_bytes / workload.counted_s,
-        loss=each.loss,
-        lag_s=each.lag.worst_s,
-        space=each.space_source + each.space_destination,
-        fits=terms.link is None or not len(each.late_ns),
-        money=money.loss(each.shown).expected / GIB,
-    )
-
-
-def _choice(
-    name: str,
-    mode: str,
-    interval_s: float | None,
-    terms: Terms,
-    prices: Prices,
-    span_s: float,
-    *,
-    link: float,
-    sent: float,
-    loss: risk.Loss,
-    lag_s: float,
-    space: float,
-    fits: bool,
-    money: float,
-) -> Choice:
-    return Choice(
-        name=name,
-        mode=mode,
-        interval_s=interval_s,
-        link=link,
-        sent=sent,
-        expected=loss.expected,
-        worst=loss.worst,
-        lag_s=lag_s,
-        space=space,
-        fits=fits,
-        sure=span_s >= _INTERVALS_MIN * (lag_s if interval_s is None else interval_s),
-        link_cost=link / _MBIT * prices.link * _MONTHS,
-        transfer_cost=sent * _YEAR_S / GIB * prices.transfer,
-        space_cost=space / GIB * prices.space * _MONTHS,
-        loss_cost=money * prices.failures,
-    )
+def _order(each: Choice) -> tuple[float, float]:
+    return each.total, each.expected
 
 
 def advise(found: Sequence[Choice]) -> Advice:
-    """The cheapest choice that fits (if none fits, the one that needs the slowest link)."""
-    judged = [each for each in found if each.sure] or list(found)
-    fitting = [each for each in judged if each.fits]
-    if not fitting:
-        fitting = [min(judged, key=lambda each: each.link)]
-    best = min(fitting, key=lambda each: (each.total, each.expected))
-    low, high = 0.0, float("inf")
-    for other in fitting:
-        # total(f) = running + f * loss: where two lines cross, the other one becomes cheaper.
-        apart = other.loss_cost - best.loss_cost
-        if apart:
-            cross = (best.running_cost - other.running_cost) / apart
-            if apart > 0:
-                low = max(low, cross)
-            else:
-                high = min(high, cross)
-    return Advice(best, tuple(found), tuple(pareto(judged)), max(low, 0.0), high)
+    """The cheapest of these candidates (if none is usable, the one that is closest to it)."""
+    shown = best_links(found)
+    judged = [each for each in shown if each.sure] or shown
+    usable = [each for each in judged if each.usable]
+    if usable:
+        best = min(usable, key=_order)
+    else:
+        fitting = [each for each in judged if each.fits]
+        best = (
+            min(fitting, key=lambda each: (each.lag_s, each.worst))
+            if fitting
+            else min(judged, key=lambda each: each.need)
+        )
+    ties = [
+        each for each in usable if each is not best and each.total <= best.total * (1 + TIE) + 1e-9
+    ]
+    names = {each.name for each in usable}
+    rivals = [each for each in found if each.usable and each.name in names]
+    low, high = _range(best, rivals)
+    return Advice(best, tuple(shown), tuple(pareto(judged)), tuple(ties), low, high)
+
+
+def _range(best: Choice, found: Sequence[Choice]) -> tuple[float, float]:
+    """The multiples of the price of lost data between which the mode of `best` is the cheapest.
+
+    The total is running + factor * loss: where two lines cross, the other one becomes cheaper.
+    """
+
+    def crossing(one: Choice, other: Choice) -> float:
+        return (one.running_cost - other.running_cost) / (other.loss_cost - one.loss_cost)
+
+    def end(ahead: bool) -> float:
+        now = best
+        while True:
+            others = [
+                each
+                for each in found
+                if (each.loss_cost < now.loss_cost if ahead else each.loss_cost > now.loss_cost)
+            ]
+            if not others:
+                return float("inf") if ahead else 0.0
+            other = (min if ahead else max)(others, key=lambda each: crossing(now, each))
+            at = crossing(now, other)
+            if other.name != best.name or at <= 0:
+                return max(at, 0.0)
+            now = other
+
+    return end(ahead=False), end(ahead=True)
 
 
 def pareto(found: Sequence[Choice]) -> list[Choice]:

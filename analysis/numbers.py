@@ -25,6 +25,17 @@ Longs = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
+def no_writes(name: str) -> Refused:
+    """The error for a trace without writes."""
+    return Refused(
+        "there are no writes in this trace",
+        where=name,
+        why="a mirror transfers only what is written",
+        hint="'mirrord trace info' shows what it contains; "
+        "its options set which records count as writes.",
+    )
+
+
 @dataclass(frozen=True)
 class Updates:
     """The updates of one schedule over a trace, in order.
@@ -86,16 +97,13 @@ class Workload:
     calendar_ns: int = 0
     #: Anomalies of the trace that make its numbers doubtful, with the option that handles each.
     warnings: tuple[str, ...] = ()
+    #: The same trace without its busiest minute, and that minute (trace time); None: not replayed.
+    quieter: Workload | None = None
+    busiest_ns: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if not self.blocks_written:
-            raise Refused(
-                "there are no writes in this trace",
-                where=self.name,
-                why="a mirror transfers only what is written",
-                hint="'mirrord trace info' shows what it contains; "
-                "its options set which records count as writes.",
-            )
+            raise no_writes(self.name)
 
     @property
     def span_s(self) -> float:

@@ -59,7 +59,9 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The totals of a trace; `ends`: of each volume the end of the accessed range, bytes."""
+    """The totals of a trace; `ends`: of each volume the end of the accessed range, bytes; busiest:
+    the most bytes written within a second.
+    """
 
     first_ns: int
     last_ns: int
@@ -68,6 +70,7 @@ class Totals:
     trims: int
     bytes_written: int
     bin_ns: int
+    busiest: int
     bins: Column
     ends: Column
     #: Of each grid: intervals with writes, and the bytes written in them.
@@ -200,10 +203,10 @@ def _feed(kernel: Replayer, batch: Batch, rows: slice) -> None:
     try:
         kernel.feed(*columns)
     except ValueError as fault:
-        raise _damaged(*fault.args) from None
+        raise damaged(*fault.args) from None
 
 
-def _damaged(kind: str, record: int = 0, one: int = 0, other: int = 0) -> Damaged:
+def damaged(kind: str, record: int = 0, one: int = 0, other: int = 0) -> Damaged:
     """The error for a fault of the trace."""
     where = f"record {record + 1:,}"
     if kind == "order":
@@ -244,10 +247,10 @@ def _totals(kernel: Replayer) -> Totals | None:
     found = kernel.totals()
     if found is None:
         return None
-    (first_ns, last_ns, records, writes, trims, written, bin_ns), bins, ends, grids = found
+    numbers, bins, ends, grids = found
     of_grids = tuple((_column(interval), _column(size)) for interval, size in grids)
     columns = _column(bins), _column(ends)
-    return Totals(first_ns, last_ns, records, writes, trims, written, bin_ns, *columns, of_grids)
+    return Totals(*numbers, *columns, of_grids)
 
 
 def _column(packed: bytes) -> Column:
@@ -291,7 +294,7 @@ def combine(
         # Of the blocks written, those not trimmed since are live.
         written_deleted=written - unique - sum(each.live for each in counts),
         grids=tuple(results),
-        writes_series=Writes(totals.first_ns, totals.bin_ns, totals.bins),
+        writes_series=Writes(totals.first_ns, totals.bin_ns, totals.bins, totals.busiest),
     )
 
 

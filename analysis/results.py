@@ -78,11 +78,13 @@ class Writes:
     """Bytes written over time: `bytes[i]` from `start_ns + i * bin_ns` on, for `bin_ns`.
 
     Bins are one second; two, four … in traces that would have more than four million bins.
+    busiest: the most bytes written within a second, whenever it begins; 0: not known.
     """
 
     start_ns: int
     bin_ns: int
     bytes: Column
+    busiest: int = 0
 
     @property
     def end_ns(self) -> int:

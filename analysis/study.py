@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from mirrord.analysis import grids
 from mirrord.analysis.numbers import Workload, from_replay
-from mirrord.analysis.replay import FREE_SPACE, replay
-from mirrord.core.errors import UsageError
+from mirrord.analysis.replay import COLUMNS, FREE_SPACE, replay
+from mirrord.analysis.results import Replay
+from mirrord.core.errors import Refused, UsageError
+from mirrord.core.text import harmless
 from mirrord.schedules.rates import Rates
 from mirrord.schedules.schedule import Schedule
+from mirrord.traces import filters
 from mirrord.traces.model import BLOCK
 from mirrord.traces.options import ReadOptions
 from mirrord.traces.reading import open_trace
@@ -18,6 +24,9 @@ from mirrord.traces.store import TraceFile
 
 #: Options that handle an anomaly, and the note that a trace has if they were given.
 _NOTES = {"--align-shift": "align_shift_bytes", "--dedup": "option_dedup_s"}
+MINUTE_NS = 60 * grids.NS
+#: In a shorter trace a minute is a large part, minutes.
+_MINUTES_MIN = 4
 #: Reports progress: the trace's name, the number of records replayed, the total.
 Progress = Callable[[str, int, int], None]
 
@@ -28,6 +37,7 @@ class Plan:
 
     intervals_s: fixed intervals from the first record, seconds. schedules: each with its name.
     link: for lag targets, which need one. cluster: address of a Dask scheduler, or None.
+    sensitivity: replay again without the busiest minute.
     """
 
     intervals_s: tuple[float, ...] = tuple(float(each) for each in grids.PAPER_S)
@@ -38,6 +48,7 @@ class Plan:
     block: int = BLOCK
     threads: int = 2
     cluster: str | None = None
+    sensitivity: bool = False
 
 
 def study(
@@ -53,24 +64,58 @@ def study(
     """
     with open_trace(path, options=reading, progress=importing) as trace:
         wanted = grids_of(plan, trace)
-        if plan.cluster is not None:
-            from mirrord.analysis import cluster
 
-            found = cluster.replay_on(
-                plan.cluster, trace.path, wanted, free_space=plan.free_space, block=plan.block
-            )
-        else:
-            found = replay(
-                trace.batches(["time_ns", "volume", "op", "offset", "length"]),
-                trace.facts,
-                wanted,
-                free_space=plan.free_space,
-                block=plan.block,
-                threads=plan.threads,
-                progress=lambda done: progress(trace.facts.name, done, trace.records),
-            )
-        made = from_replay(found, trace.facts)
+        def replayed(without_ns: tuple[int, int] | None = None) -> Workload:
+            found = _replay(trace, plan, wanted, without_ns, progress)
+            return from_replay(found, trace.facts)
+
+        made = replayed()
+        if plan.sensitivity and (minute := busiest_minute(made)) is not None:
+            with suppress(Refused):  # all writes are in that minute
+                made = replace(made, quieter=replayed(minute), busiest_ns=minute)
         return replace(made, warnings=(*_warnings(trace), *made.warnings))
+
+
+def _replay(
+    trace: TraceFile,
+    plan: Plan,
+    wanted: Sequence[grids.Grid],
+    without_ns: tuple[int, int] | None,
+    progress: Progress,
+) -> Replay:
+    """Replay a trace, here or on a cluster. without_ns: a span that is left out."""
+    if plan.cluster is not None:
+        from mirrord.analysis import cluster
+
+        return cluster.replay_on(
+            plan.cluster,
+            trace.path,
+            wanted,
+            free_space=plan.free_space,
+            block=plan.block,
+            without_ns=without_ns,
+        )
+    batches = trace.batches(COLUMNS)
+    return replay(
+        batches if without_ns is None else filters.without(batches, *without_ns),
+        trace.facts,
+        wanted,
+        free_space=plan.free_space,
+        block=plan.block,
+        threads=plan.threads,
+        progress=lambda done: progress(trace.facts.name, done, trace.records),
+    )
+
+
+def busiest_minute(workload: Workload) -> tuple[int, int] | None:
+    """The minute with most bytes written (trace time, ns); None: the trace has few minutes."""
+    writes = workload.writes
+    width = max(1, round(MINUTE_NS / writes.bin_ns))
+    if workload.span_s < _MINUTES_MIN * MINUTE_NS / grids.NS or width >= len(writes.bytes):
+        return None
+    total = np.append(0, np.cumsum(writes.bytes))
+    begin_ns = writes.start_ns + int((total[width:] - total[:-width]).argmax()) * writes.bin_ns
+    return begin_ns, begin_ns + width * writes.bin_ns
 
 
 def grids_of(plan: Plan, trace: TraceFile) -> list[grids.Grid]:
@@ -115,8 +160,8 @@ def _warnings(trace: TraceFile) -> tuple[str, ...]:
 
 
 def summed_up(found: Sequence[Workload]) -> list[Workload]:
-    """The workloads with distinct names."""
+    """The workloads with distinct names, which are safe to print."""
     from mirrord.analysis.reports.common import distinct
 
-    names = distinct([each.name for each in found])
+    names = distinct([harmless(each.name) for each in found])
     return [replace(each, name=name) for each, name in zip(found, names, strict=True)]

@@ -13,6 +13,8 @@ NAMES = (
     "update_latency",
     "many_files",
     "bulk",
+    "receiver",
+    "verify",
     "block",
     "service",
     "fleet",
@@ -22,7 +24,13 @@ NAMES = (
     "traces",
     "table2",
     "recording",
+    "pause",
+    "pause_hosts",
+    "pause_sizes",
+    "pause_cost",
     "replay",
+    "live",
+    "live_capped",
 )
 
 

@@ -77,6 +77,19 @@ class Stage(NamedTuple):
             with suppress(ProcessLookupError):
                 os.kill(pid, 9)
 
+    def processor_s(self) -> float:
+        """Processor time of this process and of the agents, with the programs that they ran."""
+        used = sum(os.times()[:4])
+        waiting = self.sshd.sessions()
+        while waiting:
+            pid = waiting.pop()
+            with suppress(OSError):  # it has just ended
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                used += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+                children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+                waiting += map(int, children.split())
+        return used
+
     @contextmanager
     def rate(self, bits: int) -> Iterator[None]:
         """Limit the link to that rate, towards the other end."""

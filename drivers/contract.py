@@ -3,8 +3,8 @@
 A driver represents one volume at one location. The engine has two of them, one for each end of a
 mirror, and does not know what is behind them: local and remote drivers look the same, so methods
 take and return only plain values, byte chunks and two small stream objects (streams.py).
-The contract is split by role; a driver has all roles but `Clones` and `Pool`, which not every kind
-has.
+The contract is split by role; a driver has all roles but `Clones`, `Pool` and `Verification`
+(verification.py), which not every kind has.
 A new method also gets a line in `mirrord/wire/methods.py`: by that table it is called on another
 host, with the types of its signature here.
 
@@ -61,16 +61,13 @@ class Capability(enum.Flag, boundary=enum.CONFORM):
 
     NONE = 0
     #: However a `resumable` receive ends, it leaves a checkpoint from which a new send resumes: at
-    #: most 8 MiB of what was written are lost; after a power failure during a fast transfer, at
-    #: most what was received in the last 30 s.
+    #: most 8 MiB of what was written are lost. After a power failure, or when what applies it is
+    #: killed: at most 64 MiB, or the last 30 s. With 'btrfs receive' a transfer starts over.
     RESUME = 1
     #: Snapshots are directories of files (`Snapshot.path`): single files can be restored.
     FILES = 2
     #: The destination must have the source's snapshots: older ones are deleted with their blocks.
     BLOCK_FOR_BLOCK = 4
-    #: A `resumable` receive keeps the stream itself in addition to what it applies: until the end
-    #: it needs space for both, and what it kept before does not reduce what is applied.
-    SPOOL = 8
     #: It has the role `Clones`.
     COPY = 32
     #: What is committed without being shown can be shown by another commit, at no more than the
@@ -78,6 +75,12 @@ class Capability(enum.Flag, boundary=enum.CONFORM):
     SHOW_LATER = 64
     #: It has the role `Pool`.
     POOL = 128
+    #: It has the role `Verification` (verification.py).
+    VERIFY = 256
+    #: A damaged snapshot that a destination shows can be replaced by a corrected copy.
+    REPAIR = 512
+    #: What was received can be verified before it is committed.
+    VERIFY_RECEIVED = 1024
 
 
 def changing(method: _Method) -> _Method:
@@ -262,6 +265,12 @@ class Source(Volume):
     def own_snapshots(self, patterns: tuple[str, ...]) -> list[Snapshot]:
         """The owner's own snapshots of the live volume whose names match one of the globs,
         oldest first, kind OWN.
+        """
+
+    @changing
+    def make_ready(self, name: Name) -> None:
+        """Do what can be done before a snapshot of that name, so that taking it takes little time:
+        the application is paused meanwhile. It writes what is dirty to disk.
         """
 
     @changing

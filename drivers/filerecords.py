@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mirrord.core import relationship
 from mirrord.core.relationship import Relationship
-from mirrord.drivers import pinfiles, pins
+from mirrord.drivers import pinfiles, pins, snapshottrees
 from mirrord.drivers.contract import Volume
 from mirrord.drivers.refusals import not_a_mirror
 from mirrord.system import files
@@ -39,7 +39,10 @@ class FileRecords(Volume):
     def _demand_unpinned(self, guid: str, name: str) -> None:
         folder = self._records()
         if folder is not None:
-            pins.demand_free(pinfiles.load(folder / pinfiles.NAME), [guid], name, str(self))
+            pinned = snapshottrees.pinned(
+                folder / snapshottrees.NAME, pinfiles.load(folder / pinfiles.NAME)
+            )
+            pins.demand_free(pinned, [guid], name, str(self))
 
     def relationships(self) -> dict[str, Relationship | None]:
         """See `Volume.relationships`."""

@@ -37,6 +37,11 @@ def legible(folder: Path) -> Pins:
     return found
 
 
+def guids(folder: Path) -> set[str]:
+    """All snapshots that are pinned, of the files that can be read."""
+    return {guid for pinned in legible(folder).values() for guid in pinned}
+
+
 def _mirrors(folder: Path) -> list[str]:
     try:
         names = os.listdir(folder)

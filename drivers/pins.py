@@ -14,6 +14,8 @@ from mirrord.core.names import MIRROR_NAME
 #: Mirror id -> guids of the snapshots that the mirror has pinned.
 Pins = Mapping[str, tuple[str, ...]]
 
+#: Stands for a mirror that has pinned the snapshots that are being verified; never an id.
+VERIFYING = "running-verify"
 GUIDS_MAX = 16
 MIRRORS_MAX = 64
 _GUID_CHARACTERS_MAX = 100
@@ -57,6 +59,12 @@ def of_snapshot(pins: Pins, guid: str) -> tuple[str, ...]:
 def demand_free(pins: Pins, guids: Iterable[str], name: str, where: str) -> None:
     """`Refused` when a mirror has pinned the snapshot named `name`."""
     found = sorted({one for guid in guids for one in of_snapshot(pins, guid)})
+    if found == [VERIFYING]:
+        raise Refused(
+            f"the snapshot {name} is being verified",
+            where=where,
+            hint="It can be deleted when that is done.",
+        )
     if found:
         raise Refused(
             f"the snapshot {name} is pinned",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mirrord.core.errors import (
     MIRROR,
+    Busy,
     Damaged,
     Diverged,
     MirrordError,
@@ -133,4 +134,36 @@ def permission_missing(where: str, what: str) -> MirrordError:
         where=where,
         why=what,
         hint="Run it as root (or with sudo).",
+    )
+
+
+def image_not_empty(where: str) -> MirrordError:
+    """An image that would become a replica, and so be overwritten."""
+    return Refused(
+        "the destination is not empty",
+        where=where,
+        why="the image holds data",
+        hint="Move it away if its data may be needed (a missing file is created), or erase a "
+        "device with 'blkdiscard' or 'wipefs'.",
+    )
+
+
+def images_differ_in_size(where: str, size: int, wanted: int) -> MirrordError:
+    """An image that would become a replica has another size than the source."""
+    return Refused(
+        "the images differ in size",
+        where=where,
+        why=f"it has {size} bytes, the source {wanted}",
+        hint="Create it with the size of the source, or move it away: a missing file is created.",
+    )
+
+
+def image_in_use(where: str, by: str) -> MirrordError:
+    """An image to be mirrored live is used by another program."""
+    return Busy(
+        "the image is in use",
+        where=where,
+        why=by,
+        hint="End that program. Clients of a live mirror connect by NBD "
+        f"('mirrord serve {MIRROR}').",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 
 from mirrord.core.errors import UsageError
@@ -13,8 +14,10 @@ from mirrord.drivers.contract import Driver
 class Drivers:
     """Opens drivers. A process needs one: its drivers share what they know of btrfs volumes."""
 
-    def __init__(self) -> None:
+    def __init__(self, btrfs_receiver: Callable[[], str] | None = None) -> None:
+        """btrfs_receiver: what applies streams on this host; None: the default."""
         self._btrfs = Known()
+        self.btrfs_receiver = btrfs_receiver
 
     def open(self, endpoint: Endpoint) -> Driver:
         """The driver of an endpoint; the modules of the other drivers are not imported."""
@@ -25,7 +28,9 @@ class Drivers:
         if endpoint.kind == "btrfs":
             from mirrord.drivers.btrfs.driver import BtrfsDriver
 
-            return BtrfsDriver(endpoint.location, self._btrfs)
+            if self.btrfs_receiver is None:
+                return BtrfsDriver(endpoint.location, self._btrfs)
+            return BtrfsDriver(endpoint.location, self._btrfs, receiver=self.btrfs_receiver)
         if endpoint.kind == "zfs":
             from mirrord.drivers.zfs.driver import ZfsDriver
 
@@ -34,6 +39,10 @@ class Drivers:
             from mirrord.drivers.zfs.tree.driver import TreeDriver
 
             return TreeDriver(endpoint.location)
+        if endpoint.kind == "image":
+            from mirrord.drivers.image.driver import ImageDriver
+
+            return ImageDriver.at(endpoint.location)
         raise UsageError(f"no driver for volumes of the kind '{endpoint.kind}'")
 
 

@@ -65,10 +65,15 @@ def groups() -> list[Group]:
     ]
 
 
-def start(group: Group, arguments: list[str]) -> Run:
-    """Begin it in a process of its own."""
+def start(group: Group, arguments: list[str], files: str) -> Run:
+    """Begin it in a process of its own.
+
+    What its tests write is below a folder of its own in `files`: two pytests that use the same one
+    remove each other's old folders, and where both remove one, a warning fails a group that passed.
+    """
     output = tempfile.TemporaryFile()  # noqa: SIM115 - read when the group has ended
-    words = [sys.executable, "-m", "tests", "--group", group.name, *arguments]
+    own = f"--basetemp={files}/{group.name.replace(' ', '-')}"
+    words = [sys.executable, "-m", "tests", "--group", group.name, own, *arguments]
     process = subprocess.Popen(
         words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=TESTS.parent
     )
@@ -119,6 +124,16 @@ def main(arguments: list[str]) -> int:
     """Run all; 0 when each went well. `--group NAME`: that one alone."""
     if arguments[:1] == ["--group"]:
         return run_one(arguments[1], arguments[2:])
+    files = tempfile.mkdtemp(prefix="mirrord-")
+    try:
+        return 0 if run_all(arguments, files) else 1
+    finally:
+        # (Some paths are too deep for shutil.rmtree.)
+        subprocess.run(["rm", "-rf", "--one-file-system", files], check=False)
+
+
+def run_all(arguments: list[str], files: str) -> bool:
+    """Run all, in this folder; whether each went well."""
     waiting = groups()
     left: list[Run] = []
     well = True
@@ -126,7 +141,7 @@ def main(arguments: list[str]) -> int:
     try:
         while left or waiting:
             while waiting and len(left) < AT_ONCE:
-                left.append(start(waiting.pop(0), arguments))
+                left.append(start(waiting.pop(0), arguments, files))
             if time.monotonic() - told_s > _TELL_S:
                 told_s = time.monotonic()
                 print("running:", ", ".join(f"{run.group.name} {far(run)}" for run in left))
@@ -140,7 +155,7 @@ def main(arguments: list[str]) -> int:
             run.process.terminate()
         for run in left:
             run.process.wait()
-    return 0 if well else 1
+    return well
 
 
 if __name__ == "__main__":

@@ -65,6 +65,18 @@ def between(batches: Iterable[Batch], begin_ns: int, end_ns: int) -> Iterator[Ba
             return
 
 
+def without(batches: Iterable[Batch], begin_ns: int, end_ns: int) -> Iterator[Batch]:
+    """Records but those with begin <= time < end; batches must be ordered by time."""
+    for batch in batches:
+        first, last = np.searchsorted(batch.time_ns, [begin_ns, end_ns], side="left").tolist()
+        if first == last:
+            yield batch
+            continue
+        for rest in (slice(0, first), slice(last, None)):
+            if len(batch.time_ns[rest]):
+                yield make.pick(batch, rest)
+
+
 def volume_index(volumes: tuple[str, ...] | list[str], name: str, where: str) -> int:
     """The index of a volume; `NotFound` when the trace has no volume of that name."""
     if name not in volumes:

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from mirrord.core.errors import Refused
-from mirrord.traces.model import Batch, Facts
+from mirrord.traces.model import SLICE_OF, Batch, Facts
 from mirrord.traces.ordering import merge
 from mirrord.traces.store import TraceFile, TraceWriter
 
@@ -29,11 +29,15 @@ def merge_traces(
     """Store all records of several traces as one trace.
 
     align: "clock": by the time of day of each; "start": all begin at 0. same_volumes: volumes of
-    the same name are one volume; otherwise each is named `TRACE/VOLUME`. `Refused` when a trace
-    has no date and align is "clock".
+    the same name are one volume; otherwise each is named `TRACE/VOLUME`. Slices of one trace have
+    its zero and its volumes: by the clock they need neither a date nor `same_volumes`. `Refused`
+    when another trace has no date and align is "clock".
     """
+    parts = {trace.facts.notes.get(SLICE_OF) for trace in traces}
+    of_one = align == "clock" and len(parts) == 1 and None not in parts
+    same_volumes = same_volumes or of_one
     for trace in traces:
-        if align == "clock" and trace.facts.epoch_ns is None:
+        if align == "clock" and trace.facts.epoch_ns is None and not of_one:
             raise Refused(
                 f"the trace {trace.facts.name} has no date",
                 where=str(trace.path),
@@ -45,11 +49,12 @@ def merge_traces(
     ]
     zero = min(epoch + trace.first_ns for trace, epoch in zip(traces, epochs, strict=True))
     volumes, places = _volumes([trace.facts for trace in traces], same_volumes)
+    dated = align == "clock" and traces[0].facts.epoch_ns is not None
     facts = Facts(
-        name or "+".join(trace.facts.name for trace in traces)[:100],
+        name or "+".join(dict.fromkeys(trace.facts.name for trace in traces))[:100],
         "merged",
         volumes,
-        zero if align == "clock" else None,
+        zero if dated else None,
         {"sorted": "yes", "merged": ", ".join(trace.facts.name for trace in traces)[:1000]},
     )
     streams = [

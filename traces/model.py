@@ -16,6 +16,8 @@ import numpy.typing as npt
 BLOCK = 4096
 # Value of the latency column when the source does not record it.
 NO_LATENCY = -1
+#: The note of a slice that says of which trace it is a part.
+SLICE_OF = "slice_of"
 
 
 class Op(IntEnum):

@@ -14,6 +14,7 @@ from pathlib import Path
 from mirrord.core.errors import NotFound, UsageError
 from mirrord.traces import filters
 from mirrord.traces.importing import import_trace
+from mirrord.traces.model import SLICE_OF
 from mirrord.traces.options import ReadOptions
 from mirrord.traces.parsing import Progress
 from mirrord.traces.store import TraceFile, TraceWriter, scratch_folder, trace_errors
@@ -92,10 +93,12 @@ def filter_trace(
     durable: bool = True,
     begin_ns: int | None = None,
     end_ns: int | None = None,
+    without_ns: tuple[int, int] | None = None,
 ) -> TraceFile:
     """Store what filters (and a span of time) leave of a stored trace; its zero is unchanged.
 
-    begin_ns, end_ns: nanoseconds since the trace's zero, half open; None: unbounded.
+    begin_ns, end_ns: nanoseconds since the trace's zero, half open; None: unbounded. without_ns: a
+    span that is left out. A part of a trace notes of which one, so that parts can be merged.
     """
     facts, batches = trace.facts, trace.batches()
     volumes, notes = facts.volumes, dict(facts.notes)
@@ -106,6 +109,11 @@ def filter_trace(
     if begin_ns is not None or end_ns is not None:
         begin = -(1 << 62) if begin_ns is None else begin_ns
         batches = filters.between(batches, begin, 1 << 62 if end_ns is None else end_ns)
+    if without_ns is not None:
+        batches = filters.without(batches, *without_ns)
+    if begin_ns is not None or end_ns is not None or without_ns is not None:
+        whole = f"{facts.name}, {trace.records} records, {trace.first_ns} to {trace.last_ns} ns"
+        notes.setdefault(SLICE_OF, whole)
     shift = options.align_shift
     if shift == "auto":
         shift = best_shift(survey(trace.batches()))

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -225,10 +225,12 @@ class TraceWriter:
         self.beside = beside(self.path)
         self._waiting: list[Batch] = []
         self._waiting_rows = 0
-        with trace_errors(path):
+        self._writer: Any = None
+        # (Opening writes the first bytes, which may fail as any others.)
+        with self._cleaning():
             if self.path.is_dir():
                 raise IsADirectoryError
-            self._writer: Any = pq.ParquetWriter(
+            self._writer = pq.ParquetWriter(
                 self.beside,
                 _SCHEMA,
                 compression="lz4",
@@ -308,6 +310,11 @@ class TraceWriter:
                 os.close(descriptor)
             files.rename("TRACE:STORE:RENAME", self.beside, self.path)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it was neither closed nor discarded."""
+        return self._writer is not None
+
     def retarget(self, path: Path) -> None:
         """Change the path, for a file that turned out to be only a part of the trace."""
         self.path, self._durable = path, False
@@ -320,4 +327,5 @@ class TraceWriter:
                 writer.close()
             except (OSError, pa.ArrowException):
                 pass  # for example a full disk: the file is removed anyway
-        self.beside.unlink(missing_ok=True)
+        with suppress(OSError):  # there may be no such folder
+            self.beside.unlink()

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from mirrord.analysis.grids import NS
@@ -83,10 +84,26 @@ def nice_seconds(least_s: float) -> float:
     return next((each for each in _NICE if each >= least_s), least_s)
 
 
+class Traced(Protocol):
+    """What a time axis is made for."""
+
+    @property
+    def epoch_ns(self) -> int | None:
+        """Unix time of the trace's zero, None without a date."""
+
+    @property
+    def first_ns(self) -> int:
+        """When the first record was, trace time."""
+
+    @property
+    def span_s(self) -> float:
+        """From the first record to the last."""
+
+
 class TimeAxis:
     """Times of a trace: by the clock, or since its start when it has no date."""
 
-    def __init__(self, workload: Workload, zone: str) -> None:
+    def __init__(self, workload: Traced, zone: str) -> None:
         self._workload = workload
         self._unit_s, self._unit = 1.0, "s"
         if workload.epoch_ns is None:
@@ -126,6 +143,13 @@ def rate_words(bytes_per_s: float) -> str:
             return f"{bits:.3g} {unit}"
         bits /= 1000
     raise AssertionError("unreachable")
+
+
+def need_words(bytes_per_s: float) -> str:
+    """A link that is needed, rounded up: given as `--link`, it is enough."""
+    bits = max(bytes_per_s * 8, 1.0)
+    digit = 10.0 ** (math.floor(math.log10(bits)) - 2)
+    return rate_words(math.ceil(bits / digit - 1e-9) * digit / 8)
 
 
 def share_words(percent: float) -> str:
@@ -169,6 +193,11 @@ def never_runs(workload: Workload) -> str:
         return ""
     verb = "does" if len(names) == 1 else "do"
     return f" The trace is too short for {listed(names)}, which {verb} not run within it."
+
+
+def too_long(workload: Workload) -> list[str]:
+    """The intervals and schedules for which the trace is too short."""
+    return [e.label for e in workload.updates if not (workload.covers(e) and runs(e))]
 
 
 def runs(updates: Updates) -> bool:

@@ -202,4 +202,16 @@ def _reference(reference: Reference) -> list[dict[str, Any]]:
                 "hovertemplate": f"<b>{name}: average</b><br>%{{y:.3~g}} %<extra></extra>",
             }
         )
+    if reference.points:
+        made.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": f"{name}: each",
+                "x": [x for x, _ in reference.points],
+                "y": [y for _, y in reference.points],
+                "marker": {"symbol": "line-ew-open", "size": 13, "color": "@quiet"},
+                "hovertemplate": f"<b>{name}</b><br>%{{y:.3~g}} %<extra></extra>",
+            }
+        )
     return made

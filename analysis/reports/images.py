@@ -267,3 +267,14 @@ def _reference(axes: Axes, reference: Reference, theme: Theme) -> None:
             zorder=2,
             label=f"{reference.name}: average",
         )
+    if reference.points:
+        axes.plot(
+            [x for x, _ in reference.points],
+            [y for _, y in reference.points],
+            color=theme.quiet,
+            linewidth=0,
+            marker="_",
+            markersize=11,
+            zorder=2,
+            label=f"{reference.name}: each",
+        )

@@ -87,6 +87,8 @@ class Reference:
     ranges: tuple[Range, ...] = ()
     average_x: tuple[float, ...] = ()
     average_y: tuple[float, ...] = ()
+    #: Single results, at x and y.
+    points: tuple[tuple[float, float], ...] = ()
 
     @property
     def capped(self) -> bool:
@@ -149,7 +151,7 @@ class Plot:
 class Section:
     """A part of a report: a heading, paragraphs, a table, plots.
 
-    key: name of the table's file.
+    key: name of the table's file. short: the columns of the table that decide, for a terminal.
     """
 
     title: str
@@ -157,6 +159,7 @@ class Section:
     plots: tuple[Plot, ...] = ()
     table: Table | None = None
     key: str = ""
+    short: Table | None = None
 
 
 @dataclass(frozen=True)
@@ -176,6 +179,10 @@ class Report:
     #: Warnings about the numbers, one sentence each.
     warnings: tuple[str, ...] = ()
     details: dict[str, object] = field(default_factory=dict)
+    #: Prices and other assumptions in short, printed with the conclusions.
+    assumptions: tuple[str, ...] = ()
+    #: Which command made it from which files, for its own files; empty: not known.
+    provenance: dict[str, object] = field(default_factory=dict)
 
     def plots(self) -> list[Plot]:
         """All plots in order."""

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from mirrord.analysis import risk
-from mirrord.analysis.assess import RATE_MIN, Assessed, Terms, assess_all
+from mirrord.analysis.assess import Assessed, Terms, assess_all
 from mirrord.analysis.grids import NS
+from mirrord.analysis.links import RATE_MIN
 from mirrord.analysis.numbers import Workload
 from mirrord.analysis.reports import scheduled
 from mirrord.analysis.reports.common import (
@@ -20,6 +21,7 @@ from mirrord.analysis.reports.common import (
     interval_words,
     log_axis,
     name_of,
+    need_words,
     never_runs,
     nice_seconds,
     rate_words,
@@ -27,6 +29,7 @@ from mirrord.analysis.reports.common import (
     slug,
     warnings,
 )
+from mirrord.analysis.reports.documents import WINDOWS_S, of_risk
 from mirrord.analysis.reports.plots import (
     Axis,
     Cell,
@@ -48,8 +51,6 @@ _OVER_TIME_MAX = 3
 _LINES_MAX = 8
 #: With more traces a second line for each would cover the first ones.
 _PAIRS_MAX = 6
-#: Windows for which writers on a synchronous mirror may wait, seconds.
-WINDOWS_S = (1.0, 60.0, 300.0)
 
 
 def report(workloads: Sequence[Workload], terms: Terms) -> Report:
@@ -71,7 +72,7 @@ def report(workloads: Sequence[Workload], terms: Terms) -> Report:
         tuple(line for each in workloads for line in conclusions(each, found[each.name], terms)),
         tuple(sections),
         method(terms),
-        document(workloads, found, terms),
+        of_risk(workloads, found, terms),
         warnings(workloads),
     )
 
@@ -111,8 +112,8 @@ def conclusions(workload: Workload, found: Sequence[Assessed], terms: Terms) -> 
     peak = risk.peak_rate(workload.writes, WINDOWS_S[0])
     base = next((each for each in found if each.updates.seconds == 900.0), (_x(found) or usable)[0])
     text = (
-        f"{workload.name}: a synchronous mirror needs {rate_words(peak)} at its peak, updates "
-        f"{_by(base)} need {rate_words(base.need.rate)}. With these, {_outcome(base, axis)}."
+        f"{workload.name}: a synchronous mirror needs {need_words(peak)} at its peak, updates "
+        f"{_by(base)} need {need_words(base.need.rate)}. With these, {_outcome(base, axis)}."
     )
     late = [each for each in found if len(each.late_ns)]
     fixed = _x(late)
@@ -136,8 +137,10 @@ def _by(each: Assessed) -> str:
 
 
 def _outcome(each: Assessed, axis: TimeAxis) -> str:
+    age = interval_words(round(each.lag.worst_s))
+    old = f"at least {age} old at its worst" if each.lag.at_least else f"at most {age} old"
     return (
-        f"the copy is at most {interval_words(round(each.lag.worst_s))} old, and a failure "
+        f"the copy is {old}, and a failure "
         f"loses {format_size(each.loss.expected)} on average, {format_size(each.loss.worst)} at "
         f"worst ({axis.words(each.loss.worst_at_ns)})"
     )
@@ -147,7 +150,7 @@ def _schedule(each: Assessed, axis: TimeAxis, *, reported: bool) -> str:
     """A sentence on a given schedule. reported: what it needs and loses is already reported."""
     text = ""
     if not reported:
-        rate = rate_words(each.need.rate)
+        rate = need_words(each.need.rate)
         text += f" With '{each.updates.label}' a link of {rate} is needed, {_outcome(each, axis)}."
     if len(each.late_ns):
         text += f" With '{each.updates.label}' the link saturates, {_late(each, axis)}."
@@ -445,50 +448,3 @@ def _over_time(workload: Workload, found: Sequence[Assessed], terms: Terms) -> P
         Table(tuple(columns), rows),
         tuple(lines),
     )
-
-
-def document(
-    workloads: Sequence[Workload], found: dict[str, list[Assessed]], terms: Terms
-) -> dict[str, object]:
-    """`risk.json`: all numbers, in bytes and seconds."""
-    return {
-        "volume": terms.kind,
-        "link": None if terms.link is None else str(terms.link),
-        "traces": [
-            {
-                "name": each.name,
-                "span_s": each.span_s,
-                "bytes_written": each.bytes_written,
-                "mean_rate": each.written_rate,
-                "sync_link": {f"{w:g}": risk.peak_rate(each.writes, w) for w in WINDOWS_S},
-                "semi_sync_link": {
-                    f"{s:g}": risk.semi_sync_link(each.writes, s) for s in terms.lags_s
-                },
-                "schedules": [_numbers(e, terms) for e in found[each.name]],
-            }
-            for each in workloads
-        ],
-    }
-
-
-def _numbers(each: Assessed, terms: Terms) -> dict[str, object]:
-    sizes = each.updates.sizes(terms.kind)
-    return {
-        "schedule": each.updates.label,
-        "seconds": each.updates.seconds,
-        "updates": len(each.updates),
-        "sent_bytes": each.sent_bytes,
-        "largest_update_bytes": int(sizes.max(initial=0)),
-        "link_needed": each.need.rate,
-        "link_needed_at_ns": each.need.at_ns,
-        "late_updates": len(each.late_ns) if terms.link is not None else None,
-        "lag_s": {
-            "mean": each.lag.mean_s,
-            "median": each.lag.median_s,
-            "p95": each.lag.p95_s,
-            "worst": each.lag.worst_s,
-        },
-        "loss_bytes": {"expected": each.loss.expected, "worst": each.loss.worst},
-        "worst_loss_at_ns": each.loss.worst_at_ns,
-        "snapshot_bytes": {"source": each.space_source, "destination": each.space_destination},
-    }

@@ -78,9 +78,10 @@ def save(
 
 
 def _rendered(report: Report, version: str) -> Iterator[tuple[str, bytes]]:
-    yield f"{report.kind}.json", _json(report.data)
+    made_by = {"provenance": report.provenance} if report.provenance else {}
+    yield f"{report.kind}.json", _json({**report.data, **made_by})
     if report.details:
-        yield f"{report.kind}-details.json", _json(report.details)
+        yield f"{report.kind}-details.json", _json({**report.details, **made_by})
     yield f"{report.kind}.txt", (text(report) + "\n").encode()
     yield f"{report.kind}.html", page(report, version=version).encode()
     for key, table in _tables(report):
@@ -106,6 +107,7 @@ def text(report: Report) -> str:
     """The report as plain text, with its tables."""
     parts = [report.title, "=" * len(report.title), ""]
     parts += [f"- {line}" for line in report.conclusions]
+    parts += [f"- assumed {line}" for line in report.assumptions]
     parts += [f"! {line}" for line in report.warnings]
     for section in report.sections:
         parts += ["", section.title, "-" * len(section.title)]

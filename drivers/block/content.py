@@ -84,44 +84,48 @@ def changed_blocks(store: BlockStore, old: Root, new: Root) -> int:
     return total
 
 
-def verify_added(store: BlockStore, base: Root | None, root: Root, waiting: Waiting) -> int:
+def verify_added(
+    store: BlockStore, base: Root | None, root: Root, waiting: Waiting, received_bytes: int
+) -> int:
     """Read and verify every block that is in `root` and not in `base`; returns their number.
 
-    Bounded memory; the time is that of reading the blocks. `Damaged` names the first bad one.
+    received_bytes: of the stream, which has all of these blocks. Bounded memory; the time is that
+    of reading the blocks. `Damaged` names the first bad one.
     This is how a destination verifies that the received data is what was announced: the root came
     with the snapshot's identity, and its checksums cover everything else.
     """
     total = 0
+    blocks_max = min(root.allocated, received_bytes // BLOCK_BYTES)
     for leaves, (index_old, index_new) in enumerate(_leaf_pairs(store, base, root), start=1):
         total += _verify_leaf(store, index_old, index_new)
-        _check_total(store, root, total + leaves, waiting)
+        _check_total(store, total + leaves, blocks_max, waiting)
     was = (base.data, base.height) if base is not None else (HOLE, root.height)
     now = (root.data, root.height)
     for _, _, _, new in differences(store, was, now, 1):
         total += bool(new.address)
-        _check_total(store, root, total, waiting)
+        _check_total(store, total, blocks_max, waiting)
     for segment in root.segments:
         old = base.segment(segment.segment) if base is not None else None
         before = (old.root, old.height) if old is not None else (HOLE, segment.height)
         for level, _, _, new in differences(store, before, (segment.root, segment.height)):
             if new.address:
                 total += 1
-                _check_total(store, root, total, waiting)
+                _check_total(store, total, blocks_max, waiting)
                 if level == 0:
                     store.node(*new)
     return total
 
 
-def _check_total(store: BlockStore, root: Root, total: int, waiting: Waiting) -> None:
+def _check_total(store: BlockStore, total: int, blocks_max: int, waiting: Waiting) -> None:
     """Each block has one pointer. A crafted tree that reuses its nodes could refer to more blocks
     than can be read in reasonable time.
     """
     waiting.look()
-    if total > root.allocated:
+    if total > blocks_max:
         raise Damaged(
             "its trees refer to more blocks than it has",
             where=store.where,
-            why=f"{root.allocated} are in use",
+            why=f"{blocks_max} were received",
         )
 
 

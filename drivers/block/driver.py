@@ -23,7 +23,7 @@ from mirrord.core.model import (
     Staging,
     VolumeFacts,
 )
-from mirrord.drivers import pinfiles, pins
+from mirrord.drivers import pinfiles, pins, snapshottrees
 from mirrord.drivers.block import copies, roles, rootrecord, staging
 from mirrord.drivers.block.content import changed_blocks
 from mirrord.drivers.block.format import BLOCK_BYTES, Root
@@ -39,6 +39,7 @@ from mirrord.drivers.block.rootrecord import Entry, RootRecord
 from mirrord.drivers.block.staging import StagingRecord
 from mirrord.drivers.block.store import BlockStore, io_errors
 from mirrord.drivers.block.stream import BlockSendStream, changes_of, delta_of
+from mirrord.drivers.block.trees import Trees
 from mirrord.drivers.block.volume import (
     Volume,
     is_frozen,
@@ -62,12 +63,14 @@ from mirrord.drivers.streams import Receiver, SendStream
 from mirrord.system import locks
 
 
-class BlockDriver(FileRecords, Driver, Clones):
+class BlockDriver(Trees, FileRecords, Driver, Clones):
     """A block volume in the directory `location`, an absolute path."""
 
     kind = "block"
     capabilities = (
-        Capability.RESUME | Capability.BLOCK_FOR_BLOCK | Capability.COPY | Capability.SHOW_LATER
+        (Capability.RESUME | Capability.BLOCK_FOR_BLOCK | Capability.COPY | Capability.SHOW_LATER)
+        | Capability.VERIFY
+        | Capability.VERIFY_RECEIVED
     )
 
     def __init__(self, location: str) -> None:
@@ -77,6 +80,7 @@ class BlockDriver(FileRecords, Driver, Clones):
 
     def detach(self) -> None:
         """Thaw what this object froze."""
+        self.verify_end()
         frozen, self._freeze = self._freeze, None
         if frozen is not None:
             frozen.thaw()
@@ -130,6 +134,7 @@ class BlockDriver(FileRecords, Driver, Clones):
         if not is_volume(self._path):
             return []
         pinned = pinfiles.legible(self._path / pinfiles.NAME)
+        pinned = snapshottrees.pinned(self._path / snapshottrees.NAME, pinned)
         return [
             one.snapshot()._replace(pinned=pins.of_snapshot(pinned, one.guid))
             for one in self._record().snapshots
@@ -246,7 +251,8 @@ class BlockDriver(FileRecords, Driver, Clones):
             request.transfer_id, request.mirror_id, request.base, request.snapshot
         )
         state = open_state(self._path, state)
-        return BlockReceiver(self._path, record, state, resumable=request.resumable)
+        often = request.resumable and not request.local
+        return BlockReceiver(self._path, record, state, often=often)
 
     def stagings(self) -> list[Staging]:
         """From the staging records, without committed ones."""

@@ -48,17 +48,17 @@ from mirrord.system.native import Panic, StreamChecksum
 #: A checkpoint is written at least this often: where an interruption is likely, so often that
 #: including the next frame at most 8 MiB are lost.
 _CHECKPOINT_BYTES = 16 << 20
-_RESUMABLE_BYTES = 6 << 20
+_OFTEN_BYTES = 6 << 20
 
 
 class BlockReceiver(Receiver):
     """Receives the stream of `BlockSendStream`, in chunks of any size."""
 
     def __init__(
-        self, path: Path, record: RootRecord, state: StagingRecord, *, resumable: bool = False
+        self, path: Path, record: RootRecord, state: StagingRecord, *, often: bool = False
     ) -> None:
         self._path = path
-        self._checkpoint_bytes = _RESUMABLE_BYTES if resumable else _CHECKPOINT_BYTES
+        self._checkpoint_bytes = _OFTEN_BYTES if often else _CHECKPOINT_BYTES
         super().__init__()
         self._where = str(path)
         self._state = state
@@ -105,7 +105,7 @@ class BlockReceiver(Receiver):
         self._store.sync("BLOCK:RECEIVE:SYNC")
         try:
             base = self._base.root if self._base else None
-            verify_added(self._store, base, entry.root, self.waiting)
+            verify_added(self._store, base, entry.root, self.waiting, self._stream_bytes)
         except Damaged as error:
             # The received data cannot be completed by resuming from a checkpoint.
             self._failed = True
@@ -166,9 +166,9 @@ class BlockReceiver(Receiver):
         self._checksum.update(frame[: HEADER.size])
         if magic == HEAD:
             self._head(body)
-        else:
-            self._blocks_arrived(body, runs, blocks)
         self._stream_bytes += len(frame)
+        if magic == RUNS:
+            self._blocks_arrived(body, runs, blocks)
 
     def _head(self, body: memoryview) -> None:
         base, entry, start = parse_head(self._where, parse_text(self._where, bytes(body)))

@@ -101,6 +101,15 @@ def load(path: Path, transfer_id: str) -> StagingRecord | None:
         ) from error
 
 
+def received(path: Path, guid: str) -> Entry | None:
+    """A snapshot that was received completely, and is not committed yet."""
+    for transfer_id in transfer_ids(path):
+        record = load(path, transfer_id)
+        if record is not None and record.complete and record.snapshot.guid == guid:
+            return record.entry
+    return None
+
+
 def transfer_ids(path: Path) -> list[str]:
     """The transfers that have a staging folder."""
     place = path / _FOLDER

@@ -71,7 +71,6 @@ class BlockSendStream(SendStream):
         self._head: bytes | None = head_frame(volume, base.guid if base else None, entry, start)
         runs = added_runs(self._store, base.root if base else None, entry.root)
         self._frames = frames_of(runs_from(runs, start))
-        self._buffer = memoryview(bytearray(FRAME_BYTES_MAX - TEXT_BYTES_MAX))
         self._checksum = StreamChecksum()
         self._blocks = 0
         self._ended = False
@@ -99,19 +98,20 @@ class BlockSendStream(SendStream):
         self._store.close()
 
     def _frame(self, runs: list[Run]) -> memoryview:
+        blocks = sum(count for _, count in runs)
         at = HEADER.size
+        frame = memoryview(bytearray(at + len(runs) * RUN.size + blocks * BLOCK_BYTES))
         for run in runs:
-            RUN.pack_into(self._buffer, at, *run)
+            RUN.pack_into(frame, at, *run)
             at += RUN.size
         for address, count in runs:
-            self._store.read_into(address, self._buffer[at : at + count * BLOCK_BYTES])
+            self._store.read_into(address, frame[at : at + count * BLOCK_BYTES])
             at += count * BLOCK_BYTES
-        blocks = sum(count for _, count in runs)
-        checksum = sum_of(self._buffer[HEADER.size : at])
-        HEADER.pack_into(self._buffer, 0, RUNS, len(runs), blocks, 0, checksum)
-        self._checksum.update(self._buffer[: HEADER.size])
+        checksum = sum_of(frame[HEADER.size :])
+        HEADER.pack_into(frame, 0, RUNS, len(runs), blocks, 0, checksum)
+        self._checksum.update(frame[: HEADER.size])
         self._blocks += blocks
-        return self._buffer[:at]
+        return frame
 
 
 def runs_from(runs: Iterator[Run], start: int) -> Iterator[Run]:

@@ -33,9 +33,9 @@ from mirrord.drivers.btrfs import (
     freezing,
     ioctl,
     layout,
-    receive,
+    receivers,
+    repair,
     reserve,
-    spool,
     staging,
     standing,
     store,
@@ -46,8 +46,11 @@ from mirrord.drivers.btrfs import (
 from mirrord.drivers.btrfs.ioctl import guarded
 from mirrord.drivers.btrfs.known import Known
 from mirrord.drivers.btrfs.layout import Layout
+from mirrord.drivers.btrfs.native_receive import NativeReceiver
+from mirrord.drivers.btrfs.receive import BtrfsReceiver
 from mirrord.drivers.btrfs.store import SnapshotEntry
 from mirrord.drivers.btrfs.stream import BtrfsSendStream, Checkpoint, Sending
+from mirrord.drivers.btrfs.trees import Trees
 from mirrord.drivers.contract import Capability, Clones, Driver, Pool
 from mirrord.drivers.filerecords import FileRecords
 from mirrord.system import files, locks
@@ -56,22 +59,29 @@ from mirrord.system.openers import writers_on
 _NESTED_WATCHED_MAX = 1000
 
 
-class BtrfsDriver(FileRecords, Driver, Clones, Pool):
+class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
     """One subvolume, or the destination of one. known: a cache shared by this process's drivers.
 
     stream_version: version of the streams that `send` produces. Version 2 carries compressed
     extents as they are, and needs btrfs-progs 6.0 at the other end. None: the highest version that
-    this kernel supports.
+    this kernel supports. receiver: what applies streams (receivers.py), asked for when one comes.
     """
 
     kind: ClassVar[str] = "btrfs"
-    capabilities: ClassVar[Capability] = Capability.FILES | Capability.RESUME | Capability.SPOOL
-    capabilities |= Capability.COPY | Capability.SHOW_LATER | Capability.POOL
+    capabilities: ClassVar[Capability] = Capability.FILES | Capability.RESUME
+    capabilities |= Capability.COPY | Capability.SHOW_LATER | Capability.POOL | Capability.VERIFY
+    capabilities |= Capability.REPAIR | Capability.VERIFY_RECEIVED
 
     def __init__(
-        self, location: str, known: Known | None = None, *, stream_version: int | None = None
+        self,
+        location: str,
+        known: Known | None = None,
+        *,
+        stream_version: int | None = None,
+        receiver: Callable[[], str] = lambda: receivers.DEFAULT,
     ) -> None:
         super().__init__(location)
+        self._receiver = receiver
         self._known = known or Known()
         self._stream_version = stream_version
         self._layout: Layout | None = None
@@ -172,6 +182,11 @@ class BtrfsDriver(FileRecords, Driver, Clones, Pool):
     @guarded
     def _take_together(self, name: str, volumes: Sequence[Pool]) -> list[Snapshot]:
         return taking.take([one.ready(name) for one in cast(Sequence[BtrfsDriver], volumes)])
+
+    @guarded
+    def make_ready(self, name: str) -> None:
+        """See `Source.make_ready`."""
+        files.sync_filesystem("BTRFS:SNAPSHOT:SYNC", self.ready(name).place.view)
 
     def ready(self, name: str) -> taking.Wanted:
         """Prepare everything that a snapshot of that name needs."""
@@ -323,19 +338,10 @@ class BtrfsDriver(FileRecords, Driver, Clones, Pool):
         return place
 
     @guarded
-    def receive(self, request: ReceiveRequest) -> receive.BtrfsReceiver:
+    def receive(self, request: ReceiveRequest) -> BtrfsReceiver | NativeReceiver:
         """See `Driver.receive`."""
-        place = self._mirror_place()
-        owner = layout.read_mirror_id(place)
-        if owner != request.mirror_id:
-            raise refusals.other_mirror(str(self), owner)
-        here = None
-        if request.base is not None:
-            here = store.find(place, request.base)
-            if here is None or not here.snapshot.intact:
-                raise refusals.base_missing(str(self), request.base)
-            store.taken_for(place, here, str(self))  # refused here rather than after the transfer
-        return receive.BtrfsReceiver(place, request, here, str(self))
+        native = self._receiver() == "native"
+        return receivers.open_receiver(self._mirror_place(), request, str(self), native=native)
 
     @guarded
     def stagings(self) -> list[Staging]:
@@ -346,7 +352,9 @@ class BtrfsDriver(FileRecords, Driver, Clones, Pool):
     def commit(self, transfer_id: str, *, show: bool) -> Snapshot:
         """See `Driver.commit`."""
         place = self._mirror_place()
+        repair.settle(place)
         done = staging.commit(place, transfer_id, show=show, where=str(self))
+        staging.remove_spools(place)
         reserve.keep(place)
         failover.tidy(place)
         return done
@@ -354,10 +362,7 @@ class BtrfsDriver(FileRecords, Driver, Clones, Pool):
     @guarded
     def discard(self, transfer_id: str) -> None:
         """See `Driver.discard`."""
-        place = self._place()
-        staging.remove_staging(place.staging / layout.component(transfer_id, str(self)))
-        path = spool.path_of(place, transfer_id, str(self))
-        spool.remove("BTRFS:DISCARD:SPOOL", place, path)
+        staging.discard(self._place(), transfer_id, str(self))
 
     # Failing over and back
 
@@ -411,6 +416,7 @@ class BtrfsDriver(FileRecords, Driver, Clones, Pool):
 
     def detach(self) -> None:
         """See `Driver.detach`."""
+        self.verify_end()
         if self._freeze is not None:
             self.thaw()
 
@@ -484,10 +490,9 @@ class BtrfsDriver(FileRecords, Driver, Clones, Pool):
         place = self._place()
         if not place.store.is_dir():
             return
-        for folder in place.staging.iterdir() if place.staging.is_dir() else ():
-            staging.remove_staging(folder)
-        for kept in spool.held(place).values():
-            spool.remove("BTRFS:FORGET:SPOOL", place, kept.path)
+        staging.discard_all(place)
+        repair.discard(place)
+        self._trees().remove()
         own = (place.mirror_file, place.copy_file, place.frozen_file, place.reserve_file)
         for path in (*own, place.lock_file):
             if path.exists():

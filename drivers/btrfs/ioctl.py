@@ -30,6 +30,9 @@ _IOC_SNAP_CREATE_V2 = 0x50009417
 #: Source descriptor, flags (struct btrfs_ioctl_vol_args_v2), then the name in the folder.
 _SNAPSHOT = struct.Struct("=q8xQ32x4040s")
 _SNAPSHOT_READ_ONLY = 2
+_IOC_SET_RECEIVED = 0xC0C89425
+#: uuid, stransid (struct btrfs_ioctl_received_subvol_args).
+_RECEIVED = struct.Struct("=16sQ176x")
 _IOC_SYNC = 0x9408
 _IOC_START_SYNC = 0x80089418
 _IOC_TREE_SEARCH_V2 = 0xC0709411
@@ -143,6 +146,12 @@ def send(
         version=version if version > 1 else 0,
     )
     _ioctl(subvolume, _IOC_SEND, arguments)
+
+
+def set_received(path: str | Path, uuid: str, stransid: int) -> None:
+    """BTRFS_IOC_SET_RECEIVED_SUBVOL: the identity (hex) that a writable subvolume was sent with."""
+    words = _RECEIVED.pack(bytes.fromhex(uuid), stransid)
+    _ioctl_at(path, _IOC_SET_RECEIVED, ctypes.create_string_buffer(words, len(words)))
 
 
 def start_sync(path: str | Path) -> None:
@@ -346,7 +355,12 @@ def as_mirrord_error(error: OSError, where: str) -> MirrordError:
             why=why,
             hint="Remount it read-write. After errors btrfs becomes read-only: see dmesg.",
         )
-    return IoFailed("an operation on the file system failed", where=where, why=why)
+    return IoFailed(
+        "an operation on the file system failed",
+        where=where,
+        why=why,
+        hint="See dmesg for errors of the device. Committed data is unchanged.",
+    )
 
 
 def guarded(method: Callable[P, T]) -> Callable[P, T]:

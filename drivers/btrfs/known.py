@@ -15,7 +15,6 @@ from mirrord.core.model import SnapshotKind
 
 if TYPE_CHECKING:
     from mirrord.drivers.btrfs.layout import Record
-    from mirrord.drivers.btrfs.spool import Spooled
 
 #: Identifies a version of a file: inode, modification time in ns, size in bytes.
 Stamp = tuple[int, int, int]
@@ -30,8 +29,6 @@ class Known:
         #: For each store, by guid: where the last listing found a snapshot. That avoids reading
         #: thousands of folders to find one.
         self.places: dict[Path, dict[str, tuple[Path, SnapshotKind]]] = {}
-        #: For each spool: the file, and what was found at its end.
-        self.spools: dict[Path, tuple[Stamp, Spooled]] = {}
         #: Held while a commit is being requested.
         self.committing = threading.Lock()
 

@@ -7,9 +7,11 @@
         snapshots/<name>/transfer.json    the record of a received snapshot
         staging/<transfer>/<name>/<name>  what is being received
         diverged/<name>/<name>            the losing sides of resyncs
-        spool/<transfer>                  the stream of a resumable transfer (spool.py)
+        checkpoints/<transfer>            what an interrupted transfer has applied (checkpoints.py)
         swap/                             what is about to be exchanged with V
         mirror.json                       the mirror that a destination belongs to
+        verify/<hash of a guid>.tree      the digests of a snapshot (snapshottrees.py)
+        repair/<name>/<name>              a copy that is being repaired (repair.py)
         pins/<mirror id>.json             the snapshots that a mirror needs (pinfiles.py)
         reserve                           space for when the file system is full (reserve.py)
         frozen.json                       record of a frozen live volume (freezing.py)
@@ -32,6 +34,7 @@ from typing import Any, NamedTuple
 
 from mirrord.core.errors import Damaged, Refused
 from mirrord.core.model import Snapshot, SnapshotKind
+from mirrord.drivers import snapshottrees
 from mirrord.drivers.btrfs import ioctl, subvolume
 from mirrord.drivers.btrfs.known import Known, stamp
 from mirrord.system import files, steps
@@ -67,9 +70,9 @@ class Layout(NamedTuple):
         return self.store / "staging"
 
     @property
-    def spool(self) -> Path:
-        """The folder of streams that are kept while they are received; root only."""
-        return self.store / "spool"
+    def checkpoints(self) -> Path:
+        """The folder of what interrupted transfers have applied; root only."""
+        return self.store / "checkpoints"
 
     @property
     def diverged(self) -> Path:
@@ -104,6 +107,16 @@ class Layout(NamedTuple):
     def pins(self) -> Path:
         """The folder of the snapshots that each mirror has pinned; root only."""
         return self.store / "pins"
+
+    @property
+    def verify(self) -> Path:
+        """The folder of the digests of snapshots; root only."""
+        return self.store / snapshottrees.NAME
+
+    @property
+    def repair(self) -> Path:
+        """The folder of a copy that is being repaired; root only."""
+        return self.store / "repair"
 
     @property
     def copy_file(self) -> Path:
@@ -242,7 +255,9 @@ def make_store(op: str, layout: Layout, *, public: bool) -> None:
 
 def remove_empty_store(op: str, layout: Layout) -> None:
     """Remove the empty folders of the store."""
-    folders = (layout.staging, layout.spool, layout.swap, layout.diverged, layout.pins)
+    folders = [layout.staging, layout.checkpoints, layout.swap]
+    folders += [layout.diverged, layout.pins]
+    folders += [layout.repair, layout.verify]
     for folder in (*folders, layout.snapshots, layout.store, layout.store.parent):
         if folder.is_dir() and not os.listdir(folder):
             if subvolume.is_subvolume(folder):

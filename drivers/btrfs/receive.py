@@ -5,35 +5,29 @@ subvolume read-only and marks it received. Its result is therefore not relied on
 complete only when our own scanner saw the END command, the program exited with status 0, and the
 subvolume has the announced identity and parent. Only then is its record marked complete.
 
-It cannot resume in the middle of a stream either. A transfer that may be interrupted is therefore
-also kept in a spool (spool.py), and applied again from there.
+It cannot resume in the middle of a stream either: an interrupted transfer starts over.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import functools
 import os
-import threading
-from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING
 
-from mirrord.core.errors import Busy, Damaged, MirrordError, TransferFailed, Unsupported
+from mirrord.core.errors import CheckpointUseless, MirrordError, TransferFailed, Unsupported
 from mirrord.core.model import ReceiveRequest, Staging
 from mirrord.drivers import refusals
-from mirrord.drivers.btrfs import layout, spool, staging, store, subvolume
+from mirrord.drivers.btrfs import checkpoints, layout, staged, staging
+from mirrord.drivers.btrfs.alone import receive_lock
 from mirrord.drivers.btrfs.ioctl import guarded
 from mirrord.drivers.btrfs.layout import Layout, Record
-from mirrord.drivers.btrfs.spool import Spool
 from mirrord.drivers.btrfs.store import SnapshotEntry
 from mirrord.drivers.btrfs.stream import make_pipe
 from mirrord.drivers.streams import Receiver
-from mirrord.system import clock, command, files, steps
+from mirrord.system import command, steps
 from mirrord.system.confine import start_confined
 from mirrord.system.native import BtrfsStreamScanner, btrfs_rewrite_beginning
-from mirrord.system.waiting import Waiting
 
 if TYPE_CHECKING:
     from subprocess import Popen  # noqa: TID251 - the type only
@@ -41,10 +35,6 @@ if TYPE_CHECKING:
 _ERROR_BYTES_MAX = 4096
 #: PATH_MAX of Linux, without the terminating zero.
 _PATH_BYTES_MAX = 4095
-_CATCH_UP_S = 0.2
-#: How long to wait for a 'btrfs receive' that a killed mirrord process left running.
-_LOCK_WAIT_S = 20.0
-_LOCK_POLL_S = 0.02
 _PROGS_HINT = "Install the package btrfs-progs (Debian: apt-get install btrfs-progs)."
 
 
@@ -72,12 +62,6 @@ class BtrfsReceiver(Receiver):
         self._writing = self._receive_lock = -1
         self._folder = place.staging / layout.component(request.transfer_id, where)
         self._wrapper = self._folder / staging.wrapper_name(place, request.snapshot, where)
-        self._subvolume = self._wrapper / self._wrapper.name
-        self._spool = self._open_spool()
-        self._replaying: threading.Thread | None = None
-        self._replay_error: BaseException | None = None
-        self._stopped = False
-        self._data_unusable = False
         try:
             self._begin()
         except BaseException as error:
@@ -88,8 +72,9 @@ class BtrfsReceiver(Receiver):
             raise
 
     def _begin(self) -> None:
-        self._receive_lock = _receive_lock(self._place, self._where)
+        self._receive_lock = receive_lock(self._place, self._where)
         staging.remove_staging(self._folder)
+        self._refuse_checkpoint()
         steps.reached("BTRFS:RECEIVE:STAGE")
         self._folder.mkdir(mode=0o700)
         self._wrapper.mkdir(mode=0o755)
@@ -110,12 +95,19 @@ class BtrfsReceiver(Receiver):
             )
         finally:
             os.close(reading)
-        if self._spool is not None and self._spool.stream_bytes:
-            # It is applied while the source produces the stream again.
-            self._replaying = threading.Thread(
-                target=self._replay, args=(self._spool,), name="btrfs-replay", daemon=True
+
+    def _refuse_checkpoint(self) -> None:
+        """What `mirrord-receive` has applied cannot be continued."""
+        old = checkpoints.path_of(self._place, self._request.transfer_id, self._where)
+        applied = checkpoints.look(old).stream_bytes
+        checkpoints.remove("BTRFS:CHECKPOINT:REMOVE", old)
+        if applied:
+            raise CheckpointUseless(
+                "'btrfs receive' cannot resume an interrupted transfer",
+                where=self._where,
+                why='receiver = "btrfs-progs" is set in mirrord.toml of that host',
+                hint="Run the same command again: it starts from the beginning.",
             )
-            self._replaying.start()
 
     def _start(self, reading: int, mount: str) -> Popen[bytes]:
         """Start the program. It applies whatever a stream contains: it follows links and '..' and
@@ -130,74 +122,14 @@ class BtrfsReceiver(Receiver):
             keep=[self._receive_lock],
         )
 
-    def _open_spool(self) -> Spool | None:
-        """The spool of an earlier attempt, or a new one for this stream."""
-        request = self._request
-        path = spool.path_of(self._place, request.transfer_id, self._where)
-        if not request.resumable and not path.exists():
-            return None
-        return Spool(path, request, self._place, self._where, writing=request.resumable)
-
     def __str__(self) -> str:
         return self._where
-
-    def _replay(self, kept: Spool) -> None:
-        """The thread: apply what is in the spool. Not cancellable: it ends with the program."""
-        patient = Waiting()
-        try:
-            for piece in kept.replay():
-                if self._stopped:
-                    return
-                self._apply(piece, patient)
-        except BaseException as error:
-            self._replay_error = error
-
-    @guarded
-    def catch_up(self) -> bool:
-        """See `Receiver.catch_up`."""
-        with self._judge_errors():
-            return self._catch_up(_CATCH_UP_S)
-
-    def _catch_up(self, wait_s: float | None) -> bool:
-        if self._replaying is None:
-            return False
-        if wait_s is None:
-            self.waiting.joined(self._replaying)
-        else:
-            self._replaying.join(wait_s)
-        if self._replaying.is_alive():
-            return True
-        self._replaying = None
-        if self._replay_error is not None:
-            raise self._replay_error
-        return False
-
-    @contextlib.contextmanager
-    def _judge_errors(self) -> Iterator[None]:
-        """Decide whether the received data is usable after an error: not if it would recur."""
-        try:
-            yield
-        except MirrordError as error:
-            self._data_unusable = not error.retryable
-            raise
-        except OSError:
-            self._data_unusable = True
-            raise
 
     @guarded
     def write(self, chunk: bytes | memoryview) -> None:
         """See `Receiver.write`."""
         if self._writing < 0:
             raise TransferFailed("the receiver is closed", where=self._where)
-        if self._spool is None:
-            self._apply(chunk, self.waiting)
-            return
-        with self._judge_errors():
-            self._catch_up(None)
-            self._spool.append(chunk, self.waiting)
-            self._apply(chunk, self.waiting)
-
-    def _apply(self, chunk: bytes | memoryview, waiting: Waiting) -> None:
         if self._beginning is not None:
             self._beginning += bytes(chunk)
             changed = self._changed_beginning(self._beginning)
@@ -210,7 +142,7 @@ class BtrfsReceiver(Receiver):
         except ValueError as error:
             raise refusals.stream_damaged(self._where, str(error)) from error
         try:
-            waiting.write_all(self._writing, chunk)
+            self.waiting.write_all(self._writing, chunk)
         except BrokenPipeError as error:
             raise self._failure() from error
 
@@ -253,65 +185,14 @@ class BtrfsReceiver(Receiver):
             self._errors.seek(0)
             output = self._errors.read(_ERROR_BYTES_MAX).decode(errors="replace")
         lines = [line.removeprefix("ERROR: ").strip() for line in output.splitlines()]
-        why = "; ".join(line for line in lines if line) or _ending(status)
+        why = "; ".join(line for line in lines if line) or staged.ending("btrfs receive", status)
         return explain(why, self._where, self._request.base)
 
     @guarded
     def finish(self) -> Staging:
         """See `Receiver.finish`."""
-        if self._complete:
-            return self._staging()
-        with self._judge_errors():
+        if not self._complete:
             self._finish()
-        if self._spool is not None:
-            self._spool.close(keep=False)
-        return self._staging()
-
-    def _finish(self) -> None:
-        self._catch_up(None)
-        if not self._scanner.ended:
-            raise refusals.stream_damaged(self._where, "it is truncated")
-        os.close(self._writing)
-        self._writing = -1
-        child = self._child
-        assert child is not None
-        self.waiting.until(lambda left_s: command.ended(child, timeout_s=left_s) is not None)
-        if child.wait() != 0:
-            raise self._failure()
-        info = self._verified()
-        files.sync_filesystem("BTRFS:FINISH:SYNC", self._wrapper)
-        # Read again: data that was still in memory counted as a change until now.
-        info = subvolume.info(self._subvolume)
-        request = self._request
-        record = Record(request.transfer_id, request.base, request.snapshot, True, info.ctransid)
-        layout.write_record("BTRFS:FINISH:RECORD", self._folder, record)
-        self._complete = True
-
-    def _verified(self) -> subvolume.Info:
-        if os.listdir(self._wrapper) != [self._wrapper.name]:
-            raise refusals.stream_damaged(self._where, "it did not create the announced snapshot")
-        try:
-            info = subvolume.info(self._subvolume)
-        except OSError as error:
-            raise refusals.stream_damaged(self._where, "it created no snapshot") from error
-        if info.guid != self._request.snapshot.guid or not info.read_only:
-            raise refusals.stream_damaged(
-                self._where, f"what arrived is {info.guid}, not {self._request.snapshot.guid}"
-            )
-        if (
-            self._base is not None
-            and info.parent_uuid != self._base.info.uuid
-            and info.parent_uuid != store.taken_for(self._place, self._base, self._where).uuid
-        ):
-            raise Damaged(
-                "the update was applied to a snapshot other than its base",
-                where=self._where,
-                why=f"it started from {info.parent_uuid}, not from {self._base.path}",
-                hint="The view is unchanged; run the same command again.",
-            )
-        return info
-
-    def _staging(self) -> Staging:
         request = self._request
         return Staging(
             request.transfer_id,
@@ -321,25 +202,29 @@ class BtrfsReceiver(Receiver):
             received_bytes=self._scanner.stream_bytes,
         )
 
+    def _finish(self) -> None:
+        if not self._scanner.ended:
+            raise refusals.stream_damaged(self._where, "it is truncated")
+        os.close(self._writing)
+        self._writing = -1
+        child = self._child
+        assert child is not None
+        self.waiting.until(lambda left_s: command.ended(child, timeout_s=left_s) is not None)
+        if child.wait() != 0:
+            raise self._failure()
+        place, request, lock = self._place, self._request, self._receive_lock
+        staged.complete(place, request, self._base, self._wrapper, self._where, lock)
+        self._complete = True
+
     def close(self) -> None:
-        """See `Receiver.close`: what is not finished is removed; its spool is kept."""
+        """See `Receiver.close`: what is not finished is removed."""
         if self._child is None:
             return
-        self._stopped = True
         self._end_child()
-        try:
-            if self._spool is not None:
-                self._spool.close(keep=not self._complete and not self._data_unusable)
-        finally:
-            if not self._complete:
-                staging.remove_staging(self._folder)
+        if not self._complete:
+            staging.remove_staging(self._folder)
 
     def _end_child(self) -> None:
-        if self._replaying is not None:
-            assert self._child is not None
-            self._child.kill()
-            self._replaying.join()  # its next write fails, as nothing reads the pipe any more
-            self._replaying = None
         if self._writing >= 0:
             os.close(self._writing)
             self._writing = -1
@@ -354,38 +239,6 @@ class BtrfsReceiver(Receiver):
         if self._errors is not None:
             self._errors.close()
             self._errors = None
-
-
-def _receive_lock(place: Layout, where: str) -> int:
-    """A locked descriptor, which 'btrfs receive' inherits and so keeps locked until it exits.
-
-    A 'btrfs receive' whose parent was killed may still write to what a new one creates under the
-    same name; `Busy` when it does not exit in time.
-    """
-    descriptor = os.open(place.staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    until_s = clock.monotonic_s() + _LOCK_WAIT_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return descriptor
-        except OSError as error:
-            if error.errno != errno.EWOULDBLOCK or clock.monotonic_s() > until_s:
-                os.close(descriptor)
-                if error.errno != errno.EWOULDBLOCK:
-                    raise
-                raise Busy(
-                    "the 'btrfs receive' process of an earlier transfer is still running",
-                    where=where,
-                    why="its mirrord process was killed, and the disk is slow or hangs",
-                    hint="Run the same command again when it has ended ('pgrep -af btrfs').",
-                ) from None
-            clock.sleep_s(_LOCK_POLL_S)
-
-
-def _ending(status: int) -> str:
-    if status < 0:
-        return f"'btrfs receive' was killed by signal {-status}"
-    return f"'btrfs receive' exited with status {status}"
 
 
 def explain(why: str, where: str, base_guid: str | None) -> MirrordError:

@@ -10,8 +10,8 @@ from pathlib import Path
 from mirrord.core.errors import Damaged
 from mirrord.core.model import Snapshot, SnapshotKind, Staging
 from mirrord.drivers import refusals
-from mirrord.drivers.btrfs import layout, spool, store, subvolume
-from mirrord.drivers.btrfs.layout import Layout
+from mirrord.drivers.btrfs import checkpoints, layout, store, subvolume
+from mirrord.drivers.btrfs.layout import Layout, Record
 from mirrord.drivers.btrfs.store import SnapshotEntry
 from mirrord.system import files, steps
 
@@ -46,12 +46,37 @@ def remove_staging(folder: Path) -> None:
         subvolume.reclaim(folder.parent)
 
 
+def discard(place: Layout, transfer_id: str, where: str) -> None:
+    """Remove all that a transfer has left."""
+    remove_staging(place.staging / layout.component(transfer_id, where))
+    kept = checkpoints.path_of(place, transfer_id, where)
+    checkpoints.remove("BTRFS:DISCARD:CHECKPOINT", kept)
+
+
+def discard_all(place: Layout) -> None:
+    """Remove all that transfers have left."""
+    for folder in place.staging.iterdir() if place.staging.is_dir() else ():
+        remove_staging(folder)
+    for kept in checkpoints.held(place).values():
+        checkpoints.remove("BTRFS:FORGET:CHECKPOINT", kept.path)
+    remove_spools(place)
+
+
+def remove_spools(place: Layout) -> None:
+    """Remove the streams that earlier versions kept."""
+    folder = place.store / "spool"
+    if folder.is_dir():
+        for file in folder.iterdir():
+            files.remove_file("BTRFS:DISCARD:SPOOL", file)
+        files.remove_directory("BTRFS:DISCARD:SPOOL", folder)
+
+
 def stagings(place: Layout) -> list[Staging]:
     """What earlier transfers left. One whose snapshot was already moved into the store, but perhaps
     not shown yet, counts as complete: a commit finishes it.
     """
     found = {staging.transfer_id: staging for staging in _staged(place)}
-    for name, kept in spool.held(place).items():
+    for name, kept in checkpoints.held(place).items():
         here = found.get(name)
         moved = committed(place, name) if here is None else None
         if here is not None and here.complete:
@@ -76,10 +101,10 @@ def _staged(place: Layout) -> Iterator[Staging]:
         record = None
         with contextlib.suppress(Damaged):
             record = layout.read_record(folder)
-        complete = record is not None and record.complete
-        if record is None:
+        complete = record is not None and _staged_in(folder, record) is not None
+        if record is None or (record.complete and not complete):
             moved = committed(place, folder.name)
-            record = moved.record if moved else None
+            record = moved.record if moved else record
             complete = moved is not None
         nothing = Snapshot("", "", SnapshotKind.REFERENCE, 0, 0, intact=False)
         yield Staging(
@@ -88,6 +113,35 @@ def _staged(place: Layout) -> Iterator[Staging]:
             record.snapshot if record else nothing,
             complete=complete,
         )
+
+
+def _staged_in(folder: Path, record: Record) -> Path | None:
+    """The folder of the announced snapshot; None unless it is complete, and as it was then."""
+    wrappers = [one for one in folder.iterdir() if one.is_dir()]
+    if not record.complete or len(wrappers) != 1:
+        return None
+    try:
+        info = subvolume.info(wrappers[0] / wrappers[0].name)
+    except OSError:
+        return None
+    found = info.guid, info.ctransid, info.read_only
+    return wrappers[0] if found == (record.snapshot.guid, record.ctransid, True) else None
+
+
+def received(place: Layout, guid: str) -> SnapshotEntry | None:
+    """A snapshot that is complete in its staging, and not committed yet."""
+    for folder in place.staging.iterdir() if place.staging.is_dir() else ():
+        with contextlib.suppress(Damaged):
+            record = layout.read_record(folder)
+            if record is None or record.snapshot.guid != guid:
+                continue
+            wrapper = _staged_in(folder, record)
+            found = wrapper and store.in_wrapper(place, wrapper, SnapshotKind.REFERENCE)
+            if found:
+                # (Its record is beside its folder, not in it: that it is intact is known.)
+                path = str(found.path)
+                return found._replace(snapshot=record.snapshot._replace(path=path, intact=True))
+    return None
 
 
 def committed(place: Layout, transfer_id: str) -> SnapshotEntry | None:
@@ -104,27 +158,25 @@ def commit(place: Layout, transfer_id: str, *, show: bool, where: str) -> Snapsh
     the commit finishes it.
     """
     folder = place.staging / layout.component(transfer_id, where)
-    wrappers = [one for one in folder.iterdir() if one.is_dir()] if folder.is_dir() else []
-    record = layout.read_record(folder) if wrappers else None
-    if record is not None and record.complete:
-        target = place.snapshots / wrappers[0].name
+    record = layout.read_record(folder)
+    wrapper = _staged_in(folder, record) if record is not None else None
+    if wrapper is not None:
+        target = place.snapshots / wrapper.name
         # If it exists, the same snapshot was received before, by another transfer.
         if not subvolume.is_subvolume(target / target.name):
             if target.is_dir():
                 store.sweep(place)  # leftovers of a deletion
-            _give_record(folder, wrappers[0])
-            files.rename("BTRFS:COMMIT:MOVE", wrappers[0], target, leaving=True)
+            _give_record(folder, wrapper)
+            files.rename("BTRFS:COMMIT:MOVE", wrapper, target, leaving=True)
         done = store.in_wrapper(place, target, SnapshotKind.REFERENCE)
-    elif wrappers:
-        raise refusals.staging_missing(where, transfer_id)
     else:
         done = committed(place, transfer_id)
     if done is None or done.wrapper is None:
         raise refusals.staging_missing(where, transfer_id)
     if show:
-        _show(place, done, again=not wrappers)
-    spool.remove("BTRFS:COMMIT:SPOOL", place, spool.path_of(place, transfer_id, where))
-    if wrappers and [one.name for one in folder.iterdir()] == [layout.RECORD]:
+        _show(place, done, again=wrapper is None)
+    checkpoints.remove("BTRFS:COMMIT:CHECKPOINT", checkpoints.path_of(place, transfer_id, where))
+    if wrapper is not None and [one.name for one in folder.iterdir()] == [layout.RECORD]:
         # Not made durable: if it reappears, the next commit finds nothing left to do.
         steps.reached("BTRFS:COMMIT:CLEAN")
         (folder / layout.RECORD).unlink()

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from mirrord.core.errors import Damaged, Diverged, Refused
 from mirrord.core.model import Snapshot, SnapshotKind
 from mirrord.core.text import escaped
-from mirrord.drivers import pinfiles, refusals
+from mirrord.drivers import pinfiles, refusals, snapshottrees
 from mirrord.drivers.btrfs import ioctl, layout, subvolume
 from mirrord.drivers.btrfs.layout import Layout, Record
 from mirrord.drivers.pins import demand_free, of_snapshot
@@ -41,7 +41,7 @@ def kept(place: Layout) -> list[SnapshotEntry]:
             kind = SnapshotKind.REFERENCE if folder == place.snapshots else SnapshotKind.DIVERGED
             hints[one.snapshot.guid] = one.wrapper, kind
     place.known.places[place.store] = hints
-    pinned = pinfiles.legible(place.pins)
+    pinned = snapshottrees.pinned(place.verify, pinfiles.legible(place.pins))
     if pinned:
         found = [
             one._replace(
@@ -138,7 +138,8 @@ def delete(place: Layout, one: SnapshotEntry, where: str) -> None:
         raise Refused("cannot delete a user snapshot", where=where, why=str(one.path))
     # (A snapshot that was changed since has another identity than the pinned one.)
     guids = {one.snapshot.guid, one.info.guid}
-    demand_free(pinfiles.load(place.pins), guids, one.snapshot.name, where)
+    pinned = snapshottrees.pinned(place.verify, pinfiles.load(place.pins))
+    demand_free(pinned, guids, one.snapshot.name, where)
     nested = nested_names(one.path, limit=1)
     if nested:
         raise Refused(

@@ -19,14 +19,23 @@ from typing import NamedTuple, Self
 
 from mirrord.core.errors import CheckpointUseless, Damaged, MirrordError, TransferFailed
 from mirrord.drivers.btrfs import ioctl
-from mirrord.drivers.streams import SendStream
+from mirrord.drivers.streams import SendStream, Sink
 from mirrord.system import clock
-from mirrord.system.native import BtrfsStreamScanner, StreamDigest, btrfs_rewrite_beginning
+from mirrord.system.native import (
+    BtrfsStreamScanner,
+    StreamDigest,
+    btrfs_rewrite_beginning,
+    fill_from,
+)
 
 PIPE_BYTES = 1 << 20
 _F_SETPIPE_SZ = 1031
 _JOIN_S = 60.0
 _SKIP_S = 0.5
+#: Read at once. The kernel writes less at a time.
+_CHUNK_BYTES = 1 << 20
+#: How long what was read may wait for more.
+_PATIENCE_S = 0.02
 
 
 class Sending(NamedTuple):
@@ -93,11 +102,11 @@ class BtrfsSendStream(SendStream):
         self._rest: bytes | memoryview = b""
         self._where = where
         self._scanner = BtrfsStreamScanner()
-        self._buffer = bytearray(PIPE_BYTES)
-        self._view = memoryview(self._buffer)
         self._error: OSError | None = None
         self._reading = -1
         self._ended = False
+        #: Whether a part was moved on without looking at it: the other end verifies the stream.
+        self._passed = False
         subvolume = os.open(sending.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             self._reading, writing = make_pipe()
@@ -167,14 +176,30 @@ class BtrfsSendStream(SendStream):
             return chunk
         return self._read()
 
+    def pass_on(self, sink: Sink, most: int) -> int | None:
+        """See `SendStream.pass_on`. A beginning that is changed is read."""
+        if self._reading < 0 or self._left_bytes or self._rest:
+            return None
+        begun = self._passed or self._scanner.stream_bytes
+        if self._sending.rewrite_ctransid is not None and not begun:
+            return None
+        if not self._ended:
+            self._passed = True
+            moved, self._rest = sink.take(self._reading, most)
+            if moved or self._rest:
+                return moved or None
+            self._join()
+            self._ended = True
+        return 0
+
     def _read(self) -> bytes | memoryview:
         if self._reading < 0 or self._ended:
             return b""
-        first = self._scanner.stream_bytes == 0
+        first = not self._passed and self._scanner.stream_bytes == 0
         if first and self._sending.rewrite_ctransid is not None:
             return self._checked(self._rewritten_beginning())
         self.waiting.readable(self._reading)
-        return self._checked(self._view[: os.readv(self._reading, [self._buffer])])
+        return self._checked(memoryview(fill_from(self._reading, _CHUNK_BYTES, _PATIENCE_S)))
 
     def _rewritten_beginning(self) -> bytes:
         data = b""
@@ -196,7 +221,8 @@ class BtrfsSendStream(SendStream):
             self._finish()
             return b""
         try:
-            self._scanner.feed(chunk)
+            if not self._passed:
+                self._scanner.feed(chunk)
         except ValueError as error:
             raise self._restarted(str(error)) from error
         return chunk
@@ -209,11 +235,14 @@ class BtrfsSendStream(SendStream):
             hint="Nothing was applied; run the same command again.",
         )
 
-    def _finish(self) -> None:
+    def _join(self) -> None:
         self._thread.join()
         if self._error is not None:
             raise self._explained(self._error) from self._error
-        if not self._scanner.ended:
+
+    def _finish(self) -> None:
+        self._join()
+        if not (self._passed or self._scanner.ended):
             raise self._restarted("it is truncated")
         self._ended = True
 

@@ -23,6 +23,7 @@ from mirrord.core.model import BlockStates, Changes, Delta, FileChange
 from mirrord.drivers.btrfs import ioctl, subvolume
 from mirrord.drivers.btrfs.store import SnapshotEntry
 from mirrord.drivers.btrfs.stream import BtrfsSendStream, Sending
+from mirrord.drivers.snapshottrees import Changed
 from mirrord.system.native import BtrfsBlocks, BtrfsChanges, BtrfsExtents
 
 BLOCK_BYTES = 4096
@@ -153,18 +154,8 @@ def changed_files(
     base: SnapshotEntry | None, incremental: SnapshotEntry, where: str
 ) -> list[FileChange]:
     """The changed files, ordered by path, from a stream without data."""
-    sending = Sending(
-        incremental.path,
-        parent_root=base.info.id if base else 0,
-        clone_sources=[base.info.id] if base else [],
-        flags=ioctl.SEND_NO_FILE_DATA,
-    )
-    collected = BtrfsChanges()
-    with BtrfsSendStream(sending, where) as stream:
-        while chunk := stream.read():
-            collected.feed(chunk)
     found = []
-    for name, kind, data_bytes in collected.finish():
+    for name, kind, data_bytes in _collected(base, incremental, where).finish():
         path = os.fsdecode(name)
         if kind == "times":
             if base is not None and _only_read(base.path / path, incremental.path / path):
@@ -181,3 +172,28 @@ def _only_read(old: Path, new: Path) -> bool:
     except OSError:
         return False
     return (one.st_ctime_ns, one.st_mtime_ns) == (other.st_ctime_ns, other.st_mtime_ns)
+
+
+def _collected(base: SnapshotEntry | None, incremental: SnapshotEntry, where: str) -> BtrfsChanges:
+    sending = Sending(
+        incremental.path,
+        parent_root=base.info.id if base else 0,
+        clone_sources=[base.info.id] if base else [],
+        flags=ioctl.SEND_NO_FILE_DATA,
+    )
+    collected = BtrfsChanges()
+    with BtrfsSendStream(sending, where) as stream:
+        while chunk := stream.read():
+            collected.feed(chunk)
+    return collected
+
+
+def changed_since(base: SnapshotEntry, incremental: SnapshotEntry, where: str) -> Changed:
+    """Everything in the incremental that was changed, for its digests."""
+    found = Changed([], {})
+    ranges: dict[int, list[tuple[int, int]]] = {}
+    for name, changed in _collected(base, incremental, where).ranges():
+        inode = os.lstat(os.path.join(os.fsencode(incremental.path), name)).st_ino
+        ranges.setdefault(inode, []).extend(changed)
+        found.paths.append(name)
+    return found._replace(ranges=ranges)

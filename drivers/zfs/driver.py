@@ -29,19 +29,20 @@ from mirrord.drivers.zfs.dataset.place import Place
 from mirrord.drivers.zfs.failover import failover
 from mirrord.drivers.zfs.receive import commit, held_receive, receiver
 from mirrord.drivers.zfs.snapshots import compare, deleting, proof
-from mirrord.drivers.zfs.snapshots.listing import Listing
+from mirrord.drivers.zfs.snapshots.listing import Entry, Listing
 from mirrord.drivers.zfs.stream import deltas, send, survey
 from mirrord.drivers.zfs.stream.send import ZfsSendStream
+from mirrord.drivers.zfs.verify.trees import ZfsTrees
 from mirrord.drivers.zfs.volume import place_facts
 from mirrord.drivers.zfs.volume.switching import ZfsFailover
 
 
-class ZfsDriver(ZfsFailover):
+class ZfsDriver(ZfsTrees, ZfsFailover):
     """See `drivers.contract.Driver`. location: `pool/dataset`."""
 
     kind: ClassVar[str] = "zfs"
     capabilities: ClassVar[Capability] = Capability.FILES | Capability.RESUME | Capability.COPY
-    capabilities |= Capability.POOL
+    capabilities |= Capability.POOL | Capability.VERIFY
 
     # Source
 
@@ -85,6 +86,9 @@ class ZfsDriver(ZfsFailover):
         hold = newer.mark is not None and not newer.holds
         ended = functools.partial(self._sent.append, newer.full) if hold else None
         return ZfsSendStream(sending, str(self), token, ended=ended)
+
+    def _find(self, guid: str) -> Entry | None:
+        return self._list(self._look(fresh=True)).find(guid)
 
     # Destination
 
@@ -234,3 +238,4 @@ class ZfsDriver(ZfsFailover):
                 proof.remove([place.here.name], "", where)
             live = self._role(place)[0] is Role.LIVE
             deleting.forget(place, self._list(place), where, live=live)
+        self._trees().remove()

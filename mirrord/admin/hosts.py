@@ -12,21 +12,25 @@ from mirrord.core.endpoint import is_dataset, split_host
 from mirrord.core.errors import MirrordError, Refused, UsageError
 from mirrord.core.model import RemoteHost
 from mirrord.core.results import Result
+from mirrord.pausers.registry import pauser_of
 from mirrord.system import clock
 from mirrord.system.paths import Paths
 from mirrord.system.waiting import Waiting
 
 
 class Allowed(NamedTuple):
-    """What the forced command at the other end allows: folders, and no deletion."""
+    """What the forced command at the other end allows: folders, applications that may be paused,
+    and no deletion.
+    """
 
     receive: tuple[str, ...] = ()
     send: tuple[str, ...] = ()
     append_only: bool = False
+    pause: tuple[str, ...] = ()
 
     def words(self) -> list[str]:
         """The arguments of `mirrord agent`; `UsageError` for what is no absolute path and no
-        dataset.
+        dataset, or names nothing that can be paused.
         """
         words = []
         for verb, folders in (("receive", self.receive), ("send", self.send)):
@@ -39,6 +43,11 @@ class Allowed(NamedTuple):
                         hint=f"Write --allow-{verb} /PATH, or --allow-{verb} POOL/DATASET.",
                     )
                 words += ["--allow", f"{verb}={folder}"]
+        for text in self.pause:
+            if not text.isprintable():
+                raise UsageError(f"'{text}' is not a valid pause", hint="Write --allow-pause UNIT.")
+            pauser_of(text)
+            words += ["--allow", f"pause={text}"]
         return words + (["--append-only"] if self.append_only else [])
 
 

@@ -209,7 +209,7 @@ def _stoppable(work: Callable[[threading.Event], None], writer: TraceWriter) -> 
             done.wait()
     if failed:
         error = failed[0]
-        if isinstance(error, MirrordError) and writer.records:
+        if isinstance(error, MirrordError) and writer.records and writer.is_open:
             records = writer.records
             writer.close()
             error.prepend_hint(f"What was recorded until then ({records} records) is kept.")

@@ -11,6 +11,8 @@ from mirrord.core.errors import Untrusted, UsageError
 from mirrord.core.names import nearest
 from mirrord.wire.methods import Right
 
+#: Before the pauser, in a rule.
+PAUSE = "pause="
 _STORE = ".mirrord"
 #: In the names of the datasets that the ZFS driver reserves for itself, beside a volume.
 _KEPT = ".mirrord-"
@@ -18,30 +20,39 @@ _KEPT = ".mirrord-"
 
 class Rules(NamedTuple):
     """send, receive: absolute paths of folders, or names of datasets, each with its descendants.
-    append_only: committed data must not be deleted.
+    append_only: committed data must not be deleted. pause: the applications that it may pause, as
+    in a definition (`KIND:ARGUMENT`).
 
-    free: no rule was given: the peer may do all that its login user may.
+    free: no rule was given: the peer may do all that its login user may, except pause applications.
     """
 
     send: tuple[str, ...] = ()
     receive: tuple[str, ...] = ()
     append_only: bool = False
     free: bool = False
+    pause: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if self.free:
             return "everything (no --allow)"
         parts = [f"send={folder}" for folder in self.send]
         parts += [f"receive={folder}" for folder in self.receive]
+        parts += [f"pause={text}" for text in self.pause]
         return ", ".join(parts) + (", append-only" if self.append_only else "")
 
 
 def parse_rules(allow: Sequence[str], *, append_only: bool) -> Rules:
-    """The rules of `VERB=/FOLDER` or `VERB=POOL/DATASET` words; none at all: everything.
-    `UsageError`.
+    """The rules of `VERB=/FOLDER`, `VERB=POOL/DATASET` or `pause=UNIT` words; none at all:
+    everything. `UsageError`.
     """
     folders: dict[str, list[str]] = {"send": [], "receive": []}
+    pause = list[str]()
     for word in allow:
+        if word.startswith(PAUSE):
+            from mirrord.pausers.registry import pauser_of  # few peers may pause anything
+
+            pause.append(pauser_of(word.removeprefix(PAUSE)))
+            continue
         verb, equals, folder = word.partition("=")
         if verb not in folders or not equals:
             near = nearest(verb, folders)
@@ -61,7 +72,23 @@ def parse_rules(allow: Sequence[str], *, append_only: bool) -> Rules:
                 hint="Give the full path without '..', or POOL/DATASET.",
             )
         folders[verb].append(os.path.normpath(folder))
-    return Rules(tuple(folders["send"]), tuple(folders["receive"]), append_only, free=not allow)
+    send, receive = tuple(folders["send"]), tuple(folders["receive"])
+    return Rules(send, receive, append_only, free=not allow, pause=tuple(pause))
+
+
+def demand_pause(rules: Rules, pausers: Sequence[str]) -> None:
+    """`Untrusted` when the peer may not pause one of them: each needs a rule of its own, because a
+    peer that pauses a service denies it to its users, and some kinds run a program.
+    """
+    for text in pausers:
+        if text not in rules.pause:
+            raise Untrusted(
+                "this peer may not pause that application",
+                where=text,
+                why=f"it may use: {rules}",
+                hint=f"Add --allow {PAUSE}{text} for it at the other end (in authorized_keys, or "
+                "in peers.d).",
+            )
 
 
 def rights_at(rules: Rules, location: str, *, kind: str = "") -> Right:

@@ -10,9 +10,11 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import mirrord
+from mirrord.agent.pauses import resume_first
 from mirrord.agent.rules import Rules
 from mirrord.agent.serve import Agent
 from mirrord.agent.takeover import only_agent
+from mirrord.config.host import load as load_host
 from mirrord.core.errors import MirrordError, ProtocolError, UsageError
 from mirrord.drivers.registry import Drivers
 from mirrord.link import hello as greeting
@@ -78,7 +80,7 @@ class Serving:
 
     def __init__(self, paths: Paths) -> None:
         self.paths = paths
-        self.drivers = Drivers()
+        self.drivers = Drivers(lambda: load_host(paths.host).btrfs_receiver)
         self._guard = threading.Lock()
         #: By the client's principal and its token.
         self._sessions: dict[tuple[str, str], Session] = {}
@@ -141,8 +143,9 @@ def _admitted(lane: Lane, theirs: Hello, settings: Settings, serving: Serving) -
 def _serve_session(
     lane: Lane, settings: Settings, theirs: Hello, serving: Serving
 ) -> MirrordError | None:
-    agent = Agent(settings.rules, serving.drivers.open)
-    session = Session(lane, handler=agent.handle, compress=settings.compress)
+    agent = Agent(settings.rules, serving.drivers.open, serving.paths.run / "agents")
+    version = greeting.agree(VERSIONS, theirs, lane.stream.peer)
+    session = Session(lane, handler=agent.handle, compress=settings.compress, version=version)
     channel = DataChannel(session, settings, theirs.token)
     agent.extra = {
         "data_channel": channel.open,
@@ -150,6 +153,7 @@ def _serve_session(
         "narrow": channel.narrow,
         "ping": lambda _exchange: None,
     }
+    resume_first(serving.paths.run / "agents")
     with serving.having((settings.principal, theirs.token), session):
         session.start()
         try:
@@ -157,6 +161,7 @@ def _serve_session(
         finally:
             session.close()
             channel.close()
+            agent.resume()
             session.drain()
             agent.close()
 

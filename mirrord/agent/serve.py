@@ -9,19 +9,27 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
-from mirrord.agent.rules import Rules, demand, rights_at
+from mirrord.agent.pauses import HeldPause
+from mirrord.agent.rules import Rules, demand, demand_pause, rights_at
 from mirrord.core.endpoint import KINDS
 from mirrord.core.errors import NotFound, ProtocolError, Refused, Unsupported, Untrusted
+from mirrord.core.live import LiveSetup
 from mirrord.core.model import Endpoint, Name, ReceiveRequest, Role, SnapshotKind, Staging
+from mirrord.core.pause import PAUSE_MAX_S
 from mirrord.core.relationship import Fence, Relationship
 from mirrord.core.text import can_name, harmless
 from mirrord.drivers.contract import Capability, Clones, Driver, Pool, clones_of
-from mirrord.drivers.streams import Receiver, SendStream
+from mirrord.drivers.live import Live, live_of
+from mirrord.drivers.streams import CHUNK_BYTES_MAX, Receiver, SendStream
+from mirrord.drivers.verification import Verification, verification_of
 from mirrord.link.exchange import Exchange
+from mirrord.link.streams import Incoming, LinkSink
 from mirrord.system.explain import explained
-from mirrord.wire.methods import METHODS, Method, Opened, PeerLock, Right
+from mirrord.system.paths import standard
+from mirrord.wire.methods import METHODS, Method, Opened, PeerLock, PeerPause, Right
 from mirrord.wire.values import pack, unpack
 
 _HANDLES_MAX = 4096
@@ -35,8 +43,9 @@ class _Opened(PeerLock):
     own. The lock is held until the last such call has ended, even if the peer unlocks earlier.
     """
 
-    def __init__(self, driver: Driver, rights: Right, rules: Rules) -> None:
+    def __init__(self, driver: Driver, rights: Right, rules: Rules, pause: HeldPause) -> None:
         self.driver = driver
+        self.pause = pause
         self.rights = rights
         self.rules = rules
         self._guard = threading.Lock()
@@ -80,6 +89,7 @@ class _Opened(PeerLock):
 
     def close(self) -> None:
         """The peer has closed the volume."""
+        self.pause.pause_close()
         with self._guard:
             self._closed = True
             self._release()
@@ -106,9 +116,13 @@ class _Opened(PeerLock):
 class Agent:
     """Serves one session. `handle` is the session's handler."""
 
-    def __init__(self, rules: Rules, opener: Callable[[Endpoint], Driver]) -> None:
+    def __init__(
+        self, rules: Rules, opener: Callable[[Endpoint], Driver], run: Path | None = None
+    ) -> None:
+        """run: the folder of the records of pauses."""
         self._rules = rules
         self._opener = opener
+        self._run = run or standard().run
         #: Methods of the session itself (agent/run.py): called with the exchange and arguments.
         self.extra: dict[str, Callable[..., Any]] = {}
         self._guard = threading.Lock()
@@ -121,6 +135,15 @@ class Agent:
             opened, self._opened = list(self._opened.values()), {}
         for one in opened:
             one.close()
+
+    def resume(self) -> None:
+        """The session has ended: resume what is paused, whatever calls are still in progress."""
+        for one in list(self._opened.values()):
+            one.pause.pause_close()
+
+    def _locations(self) -> list[str]:
+        with self._guard:
+            return [one.driver.location for one in self._opened.values()]
 
     def handle(self, exchange: Exchange, method: str, words: list[Any]) -> Any:
         """Answer one call."""
@@ -172,7 +195,9 @@ class Agent:
             if len(self._opened) >= _HANDLES_MAX:
                 raise Refused("the peer has too many volumes open")
             self._last += 1
-            self._opened[self._last] = _Opened(driver, rights, self._rules)
+            self._opened[self._last] = _Opened(
+                driver, rights, self._rules, HeldPause(self._run, self._locations)
+            )
             number = self._last
         # A peer that may not delete must know that, so that it does not prune here.
         return pack(Opened(number, driver.capabilities.value, self._rules.append_only))
@@ -219,6 +244,8 @@ def _word(kind: Any, word: Any, where: str) -> Any:
     names = [value] if kind == Name else []
     if isinstance(value, ReceiveRequest):
         names = [value.transfer_id, value.mirror_id, value.snapshot.name]
+    if isinstance(value, LiveSetup):
+        names = [value.mirror_id, value.name, value.site]
     for name in names:
         _check_name(name, where)
     return value
@@ -234,8 +261,14 @@ def _run(method: Method, opened: _Opened, exchange: Exchange, arguments: dict[st
     target: object = opened.driver
     if method.role is PeerLock:
         target = opened
+    elif method.role is PeerPause:
+        target = opened.pause
     elif method.role is Clones:
         target = clones_of(opened.driver)
+    elif method.role is Verification:
+        target = verification_of(opened.driver)
+    elif method.role is Live:
+        target = live_of(opened.driver)
     if method.result not in (SendStream, Receiver):
         return method.call(target, arguments)
     with method.call(target, arguments) as stream:
@@ -249,16 +282,25 @@ def _run(method: Method, opened: _Opened, exchange: Exchange, arguments: dict[st
 def _send(stream: SendStream, exchange: Exchange) -> None:
     while stream.skip():
         exchange.check()
-    while chunk := stream.read():
+    sink = LinkSink(exchange) if exchange.pumps else None
+    while (moved := stream.pass_on(sink, CHUNK_BYTES_MAX) if sink else None) != 0:
+        if moved is not None:
+            continue
+        if not (chunk := stream.read()):
+            break
         exchange.send(chunk)
     exchange.end()
 
 
 def _receive(receiver: Receiver, exchange: Exchange) -> Staging:
     """The driver gets only verified pieces, and finishes only a stream whose digest matches."""
-    while receiver.catch_up():
-        exchange.check()
-    while chunk := exchange.read():
+    stream = Incoming(exchange)
+    stream.waiting = exchange.waiting
+    while True:
+        if receiver.take_from(stream, CHUNK_BYTES_MAX):
+            continue
+        if not (chunk := stream.read()):
+            break
         receiver.write(chunk)
     return receiver.finish()
 
@@ -373,7 +415,45 @@ def _demand_place(opened: _Opened, arguments: dict[str, Any]) -> None:
         demand(opened.rules, rights, Right.RECEIVE, "create a writable copy", place)
 
 
+def _demand_readable(opened: _Opened, arguments: dict[str, Any]) -> None:
+    """Digests and names tell what a snapshot holds: of a live volume, to who may read it only."""
+    if not opened.rules.free and opened.driver.facts().role is not Role.MIRROR:
+        demand(opened.rules, opened.rights, Right.SEND, "verify snapshots", str(opened.driver))
+
+
+def _demand_end(opened: _Opened, arguments: dict[str, Any]) -> None:
+    """A primary is sent from, a replica received into."""
+    needed = Right.SEND if arguments["setup"].primary else Right.RECEIVE
+    demand(opened.rules, opened.rights, needed, "mirror an image", str(opened.driver))
+
+
+def _demand_socket(opened: _Opened, arguments: dict[str, Any]) -> None:
+    """A unix socket must be in a place that the peer may use."""
+    scheme, _, path = arguments["address"].partition(":")
+    if scheme == "unix":
+        rights_at(opened.rules, path)
+
+
+def _demand_pause(opened: _Opened, arguments: dict[str, Any]) -> None:
+    """Only what the rules name, and not for long."""
+    if not arguments["pausers"]:
+        raise ProtocolError("a pause names nothing to pause")
+    demand_pause(opened.rules, arguments["pausers"])
+    if not 0 < arguments["max_s"] <= PAUSE_MAX_S:
+        raise Refused("a pause of that length is not allowed", why=f"at most {PAUSE_MAX_S} s are")
+    arguments["pausers"] = tuple(dict.fromkeys(arguments["pausers"]))
+
+
+def _demand_resume(opened: _Opened, arguments: dict[str, Any]) -> None:
+    demand_pause(opened.rules, arguments["pausers"])
+
+
 _GUARDS: dict[str, _Guard] = {
+    "pause_open": _demand_pause,
+    "pause_left": _demand_resume,
+    "verify_step": _demand_readable,
+    "verify_nodes": _demand_readable,
+    "verify_blocks": _demand_readable,
     "delete_snapshot": _demand_own,
     "pin": _demand_pins,
     "relate": _demand_epoch,
@@ -382,4 +462,6 @@ _GUARDS: dict[str, _Guard] = {
     "writers": _demand_kept_name,
     "divergence": _clamp(10_000),
     "begin_test": _demand_place,
+    "live_create": _demand_end,
+    "live_serve": _demand_socket,
 }

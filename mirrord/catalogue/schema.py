@@ -192,4 +192,24 @@ MIGRATIONS = (
     -- full_reason: why a transfer was a full one.
     ALTER TABLE transfer RENAME COLUMN why_whole TO full_reason;
     """,
+    """
+    -- The last verification of each snapshot of a mirror.
+    -- mode: as mirrord.core.verification.VerifyMode. differences: how many paths differ; 0: the
+    --   destination equals the source. root: the digest of the source, hex; of several members
+    --   joined by `+`.
+    CREATE TABLE verification (
+        mirror_id    TEXT NOT NULL,
+        guid         TEXT NOT NULL,
+        name         TEXT NOT NULL,
+        at_ns        INTEGER NOT NULL,
+        mode         TEXT NOT NULL,
+        differences  INTEGER NOT NULL,
+        root         TEXT NOT NULL,
+        PRIMARY KEY (mirror_id, guid)
+    ) STRICT;
+    """,
+    """
+    -- pause: JSON, how long each member's application was paused (mirrord.core.pause). '' for none.
+    ALTER TABLE transfer ADD COLUMN pause TEXT NOT NULL DEFAULT '';
+    """,
 )

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 from mirrord.catalogue.arguments import Arguments
 from mirrord.catalogue.arguments import decode as decode_arguments
 from mirrord.catalogue.arguments import encode as encode_arguments
+from mirrord.catalogue.verifications import Verifications
 from mirrord.catalogue.watchbook import Watchbook
 from mirrord.core.model import Snapshot, SnapshotKind
+from mirrord.core.pause import PauseReport
 from mirrord.core.records import EventRecord, TransferRecord
 from mirrord.core.relationship import Relationship, decode, encode
 from mirrord.core.states import State
@@ -32,6 +34,7 @@ _TABLES_OF_A_MIRROR = (
     "failure",
     "relationship",
     "direction",
+    "verification",
 )
 
 
@@ -83,9 +86,10 @@ class TransferBegin(NamedTuple):
     show: bool
     source: str = ""
     spread_ms: int | None = None
+    pause: PauseReport | None = None
 
 
-class Catalogue(Watchbook):
+class Catalogue(Watchbook, Verifications):
     """The tables of mirrors, and those of `Watchbook`."""
 
     # Mirrors
@@ -353,7 +357,8 @@ class Catalogue(Watchbook):
             )
             db.execute(
                 "INSERT INTO transfer (id, mirror_id, verb, base, full_reason, guid, name, "
-                "spread_ms, result, started_ns) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'running', ?) "
+                "spread_ms, pause, result, started_ns) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'running', ?) "
                 "ON CONFLICT (id) DO UPDATE SET result = 'running', error = ''",
                 (
                     begun.id,
@@ -364,6 +369,7 @@ class Catalogue(Watchbook):
                     snapshot.guid,
                     snapshot.name,
                     begun.spread_ms,
+                    begun.pause.encoded() if begun.pause else "",
                     clock.now_ns(),
                 ),
             )

@@ -11,10 +11,11 @@ from typing import Annotated, Any
 import typer
 
 from mirrord.cli.output import Json, answer, confirm, running, show
-from mirrord.control.command import Argument, Command, Option, Parameter
-from mirrord.control.methods import declared
-from mirrord.core.errors import UsageError
+from mirrord.control.command import Argument, Call, Command, Option, Parameter, Runner
+from mirrord.control.methods import declared, methods
+from mirrord.core.errors import Aborted, UsageError
 from mirrord.core.results import Result
+from mirrord.system import clock
 
 _Commands = list[Command[..., Any]]
 
@@ -33,7 +34,7 @@ def _function_of(commands: _Commands) -> Callable[..., int]:
     """
     shown = _parameters(commands)
 
-    def called(*, as_json: bool, **given: Any) -> int:
+    def called(*, as_json: bool, foreground: bool = False, **given: Any) -> int:
         given = {name: _checked(shown[name], value) for name, value in given.items()}
         given = {name: value for name, value in given.items() if value is not None}
         command = _chosen(commands, shown, given)
@@ -46,9 +47,12 @@ def _function_of(commands: _Commands) -> Callable[..., int]:
             if is_verb and found.status == "confirmation-required":
                 confirm(found, command=call.line(), as_json=as_json)
                 found = runner.run(call._replace(arguments={**call.arguments, "yes": True}))
+            if foreground:
+                _stay(runner, found, methods()[command.ended_by](call.mirror))
+                return 0
         if is_verb:
             show(found, as_json=as_json)
-            return 1 if found.status == "refused" else 0
+            return 1 if found.status in ("refused", "different", "unproven") else 0
         assert command.text is not None, command.name
         defaults = {each.name: each.default for each in command.parameters}
         lines = command.text(found, {**defaults, **call.arguments})
@@ -56,6 +60,8 @@ def _function_of(commands: _Commands) -> Callable[..., int]:
         return 0
 
     parameters = [_for_typer(each) for each in shown.values()]
+    if any(command.ended_by for command in commands):
+        parameters.append(_FOREGROUND)
     json = inspect.Parameter(
         "as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json
     )
@@ -63,6 +69,26 @@ def _function_of(commands: _Commands) -> Callable[..., int]:
     called.__annotations__ = {each.name: each.annotation for each in [*parameters, json]}
     called.__doc__ = commands[0].doc
     return called
+
+
+def _stay(runner: Runner, found: Result, end: Call[Any]) -> None:
+    """Show the result, stay until Ctrl-C, and undo it."""
+    print(found.text, flush=True)
+    try:
+        while True:
+            clock.sleep_s(3600)
+    except Aborted:
+        print(runner.run(end).text)
+
+
+_FOREGROUND = inspect.Parameter(
+    "foreground",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[
+        bool, typer.Option("--foreground", help="Stay until Ctrl-C, and undo it then.")
+    ],
+)
 
 
 def _switch(command: Command[..., Any]) -> str:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Self
 
+from mirrord.core.text import harmless
 from mirrord.core.units import format_size
 
 _EVERY_S = 0.2
@@ -31,7 +32,7 @@ class ProgressLine:
         if self._quiet or now_s - self._said_s < _EVERY_S:
             return
         self._said_s, self._shown = now_s, True
-        line = text()[: shutil.get_terminal_size().columns - 1]
+        line = harmless(text())[: shutil.get_terminal_size().columns - 1]
         print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
 
     def close(self, *, keep: bool = False) -> None:

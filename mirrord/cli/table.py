@@ -47,7 +47,7 @@ def commands() -> dict[str, Entry]:
     """All commands by name, as the help page has them."""
     files = [file for room in _ROOMS for file in os.listdir(f"{_ROOT}/{room}/commands")]
     names = {file[:-3].rstrip("_").replace("_", "-") for file in files if file.endswith(".py")}
-    found = {name: each for name in names if (each := entry_of(name)) is not None}
+    found = {name: each for name in sorted(names) if (each := entry_of(name)) is not None}
     return dict(sorted(found.items(), key=lambda each: (PANELS.index(each[1][0]), each[1][1])))
 
 

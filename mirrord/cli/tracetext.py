@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from mirrord.core.text import harmless
 from mirrord.core.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -26,14 +27,14 @@ def described(
 ) -> str:
     """Describe a trace: its contents, and each anomaly with the option that handles it."""
     lines = [
-        f"{facts.name}: {seen.count:,} records of {format_duration(seen.span_s)}, "
+        f"{harmless(facts.name)}: {seen.count:,} records of {format_duration(seen.span_s)}, "
         f"format {facts.source_format}"
     ]
     if facts.epoch_ns is not None:
         lines.append(f"  begins    {_moment(facts.epoch_ns + seen.first_ns)}")
     else:
         lines.append("  begins    unknown: the source has no date")
-    names = ", ".join(facts.volumes[:_NAMED])
+    names = ", ".join(map(harmless, facts.volumes[:_NAMED]))
     more = f" and {len(facts.volumes) - _NAMED:,} more" if len(facts.volumes) > _NAMED else ""
     lines.append(f"  volumes   {len(facts.volumes):,}: {names}{more}")
     lines.append(f"  addresses up to {format_size(seen.end_bytes)}")
@@ -72,6 +73,6 @@ def row_text(row: dict[str, Any]) -> str:
     latency = row["latency_ns"]
     took = f"  took {latency / 1e6:.3f} ms" if latency >= 0 else ""
     return (
-        f"{row['time_ns'] / 1e9:16.9f}  {row['volume']:12} {row['op']:5} "
+        f"{row['time_ns'] / 1e9:16.9f}  {harmless(row['volume']):12} {row['op']:5} "
         f"{row['offset']:>16,} + {row['length']:>9,}{took}"
     )

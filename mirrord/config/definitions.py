@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mirrord.config.reading import parse, parse_both
 from mirrord.config.together import check_together
-from mirrord.config.writing import render, with_endpoint, with_throttle
+from mirrord.config.writing import render, with_endpoint, with_policy, with_throttle
 from mirrord.core.errors import ConfigError, NotFound, Refused, UsageError
 from mirrord.core.model import Definition, Endpoint
 from mirrord.core.names import check_mirror_name, did_you_mean
@@ -133,6 +133,11 @@ class Definitions:
         known = self.load(name)
         text = with_throttle(self.read(name), known.source_site, rates)
         return self._rewrite("THROTTLE:DEFINITION", known, text)
+
+    def set_policy(self, name: str, policy: str) -> Definition:
+        """Set the policy, preserving every other line and comment."""
+        text = with_policy(self.read(name), policy)
+        return self._rewrite("MODE:DEFINITION", self.load(name), text)
 
     def _rewrite(self, op: str, known: Definition, text: str) -> Definition:
         """Replace the text of a definition, if it is valid for the current direction."""

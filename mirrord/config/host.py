@@ -35,7 +35,8 @@ class Host(NamedTuple):
     zone: for schedules without one. throttle, transfer_throttle: rates of all transfers together
     and of each. links: rates by the name of the link. group: may make changes through the socket;
     readers: may read through it ("owner", "group" or "everyone"). metrics: HOST:PORT for
-    Prometheus, or "". log_json: lines of JSON instead of text.
+    Prometheus, or "". log_json: lines of JSON instead of text. btrfs_receiver: what applies btrfs
+    streams on this host.
     """
 
     zone: str = "UTC"
@@ -49,6 +50,7 @@ class Host(NamedTuple):
     metrics: str = ""
     log_json: bool = False
     clock_jump_s: float = 60.0
+    btrfs_receiver: str = "native"
 
 
 def _zone(value: Any) -> str:
@@ -89,6 +91,7 @@ _KEYS: strict.Keys = {
         "clock_jump": strict.duration,
     },
     "log": {"json": strict.boolean},
+    "btrfs": {"receiver": strict.one_of("native", "btrfs-progs")},
 }
 
 
@@ -118,6 +121,7 @@ def load(file: Path, *, zone: Callable[[], str] = lambda: "UTC") -> Host:
         metrics=daemon.get("metrics", ""),
         log_json=values.get("log", {}).get("json", False),
         clock_jump_s=daemon.get("clock_jump", usual.clock_jump_s),
+        btrfs_receiver=values.get("btrfs", {}).get("receiver", usual.btrfs_receiver),
     )
 
 

@@ -12,8 +12,9 @@ from mirrord.core.errors import ConfigError, UsageError
 from mirrord.core.model import Definition, Endpoint, Member
 from mirrord.core.names import check_name
 
-#: A member of a definition's file: its name, and its volume at each site.
-Table = tuple[str, Mapping[str, Endpoint]]
+#: A member of a definition's file: its name, its volume at each site, and its pauser or "".
+Table = tuple[str, Mapping[str, Endpoint], str]
+_RESERVED = ("name", "pause")
 
 
 def tables(value: Any) -> tuple[Table, ...]:
@@ -26,8 +27,16 @@ def tables(value: Any) -> tuple[Table, ...]:
 def _member(table: dict[str, Any]) -> Table:
     if "name" not in table:
         raise ValueError("each needs a name, and an endpoint for each site")
-    ends = {key: _endpoint(key, value) for key, value in table.items() if key != "name"}
-    return check_name(strict.text(table["name"]), "a member"), ends
+    ends = {key: _endpoint(key, value) for key, value in table.items() if key not in _RESERVED}
+    name = check_name(strict.text(table["name"]), "a member")
+    return name, ends, pauser(table["pause"]) if "pause" in table else ""
+
+
+def pauser(value: Any) -> str:
+    """A pauser as given; only validated here."""
+    from mirrord.pausers.registry import checked  # few definitions have one
+
+    return checked(strict.text(value))
 
 
 def _endpoint(site: str, value: Any) -> Endpoint:
@@ -76,7 +85,7 @@ def check_tables(values: Mapping[str, Any], file: str) -> None:
         for key in ("endpoint", "snapshots"):
             if site.get(key):
                 raise _table_conflict(key, f"{file}, site.{name}")
-    for member, ends in found:
+    for member, ends, _pause in found:
         if set(ends) != set(sites):
             raise ConfigError(
                 f"the member '{member}' needs an endpoint for each site",
@@ -161,6 +170,7 @@ def rendered(definition: Definition, quoted: Callable[[object], str]) -> list[st
         ends = {definition.source_site: one.source, definition.destination_site: one.destination}
         lines += ["[[member]]", f"name = {quoted(one.name)}"]
         lines += [f"{site} = {quoted(ends[site])}" for site in definition.site_names]
+        lines += [f"pause = {quoted(one.pause)}"] if one.pause else []
         lines.append("")
     return lines
 

@@ -21,7 +21,8 @@ from mirrord.system import files
 class Peer(NamedTuple):
     """name: of the file, without `.toml`. fingerprint: SHA-256 of its certificate (DER), hex.
 
-    allow: `receive=/FOLDER` and `send=/FOLDER`, or with the name of a dataset; at least one.
+    allow: `receive=/FOLDER` and `send=/FOLDER`, or with the name of a dataset, and `pause=UNIT`; at
+    least one.
     append_only: the peer may not delete or roll back anything that was committed here.
     """
 
@@ -40,13 +41,18 @@ def check_allowed(words: Sequence[str]) -> tuple[str, ...]:
         )
     for word in words:
         verb, _, folder = word.partition("=")
+        if verb == "pause" and folder.isprintable():
+            from mirrord.pausers.registry import pauser_of  # few peers may pause anything
+
+            pauser_of(folder)
+            continue
         path = folder.startswith("/") and ".." not in folder.split("/")
         plain = path or ("/" in folder and is_dataset(folder))
         if verb not in ("receive", "send") or not plain or not folder.isprintable():
             raise UsageError(
                 f"'{word}' is not a permission of a peer",
                 hint="Write receive=/FOLDER or send=/FOLDER, with the absolute path, or the name "
-                "of a dataset: receive=POOL/DATASET.",
+                "of a dataset: receive=POOL/DATASET; and pause=UNIT for an application.",
             )
     return tuple(words)
 

@@ -7,13 +7,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
-from mirrord.config import members, strict
+from mirrord.config import live, members, policies, strict
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import ConfigError, MirrordError, UsageError
-from mirrord.core.model import Definition, Endpoint, HookCommands, Member, Pace, Promise, Timing
+from mirrord.core.model import (
+    Definition,
+    Endpoint,
+    HookCommands,
+    Member,
+    Pace,
+    Pausing,
+    Promise,
+    Timing,
+    Verifying,
+)
 from mirrord.core.names import check_mirror_name, check_site_name, did_you_mean
+from mirrord.core.pause import PAUSE_MAX_S
+from mirrord.core.units import parse_size
+from mirrord.core.verification import parse_mode
 
 KEEP_MAX = 10_000
 #: The kind of a ZFS endpoint with its descendants.
@@ -51,10 +65,18 @@ def as_keep(value: int | str) -> int | str:
         raise UsageError(f"'{value}' is not a retention rule", why=str(error)) from None
 
 
-def _policy(value: Any) -> str:
-    if value != "async":
-        raise ValueError('the only supported policy is "async"')
-    return str(value)
+def window(value: Any) -> str:
+    """The window of semi-sync as given; only validated here."""
+    from mirrord.core.units import window_argument
+
+    window_argument(strict.text(value))
+    return str(value).strip()
+
+
+_link_address = strict.matching(
+    r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%]+\])(:[0-9]{1,5})?",
+    "expected ADDRESS or ADDRESS:PORT; an IPv6 address in brackets",
+)
 
 
 def _patterns(value: Any) -> tuple[str, ...]:
@@ -71,6 +93,17 @@ def rates(value: Any) -> str:
     return str(value).strip()
 
 
+def rate(value: Any) -> int:
+    """A single rate in bytes per second."""
+    text, found = strict.text(value).strip(), 0
+    if text.endswith("/s"):
+        with suppress(UsageError):
+            found = parse_size(text.removesuffix("/s"))
+    if not found:
+        raise ValueError('expected a rate, for example "50MiB/s"')
+    return found
+
+
 def as_rates(value: str) -> str:
     """`rates` for a value that is not from a file: `UsageError` when invalid."""
     if not value.strip():
@@ -78,6 +111,21 @@ def as_rates(value: str) -> str:
             "the rate is empty", hint="Write for example 20MiB/s, or unlimited for no limit."
         )
     return rates(value)
+
+
+def _short(value: Any) -> float:
+    """A duration of a pause."""
+    seconds = strict.duration(value)
+    if seconds > PAUSE_MAX_S:
+        raise ValueError(
+            f"expected at most {PAUSE_MAX_S} s: the application stands still meanwhile"
+        )
+    return seconds
+
+
+def _verify_mode(value: Any) -> str:
+    parse_mode(strict.text(value))
+    return str(value)
 
 
 _HOOKS: strict.Keys = {
@@ -106,23 +154,34 @@ _SETTINGS: strict.Keys = {
     "prune_share": strict.number(0, 1),
     "retries": strict.integer(0, 1000),
     "checkpoint_days": strict.integer(0, 36500),
+    "pause": members.pauser,
+    "pause_max": _short,
+    "pause_alarm": _short,
+    "verify_rate": rate,
+    "verify_max_age": strict.duration,
+    "verify_updates": strict.boolean,
+    "verify_schedule": strict.texts,
+    "verify_mode": _verify_mode,
 }
 _SITE: strict.Keys = {
     "endpoint": lambda value: parse_endpoint(strict.text(value), what="endpoint"),
     "keep": keep,
     "snapshots": _patterns,
     "hooks": _HOOKS,
+    "link_address": _link_address,
 }
 _KEYS: strict.Keys = {
     "id": _identity,
     "recursive": strict.boolean,
-    "policy": _policy,
+    "policy": policies.policy,
+    "window": window,
     **_SETTINGS,
     "site": {"*": _SITE},
     "member": members.tables,
     "from": {"*": {**_SETTINGS, "keep": {"*": keep}}},
+    **policies.TABLES,
 }
-_DIRECT = ("prune_share", "retries", "checkpoint_days")
+_DIRECT = ("window", "prune_share", "retries", "checkpoint_days")
 _ABOUT_TIMES = ("zone", "jitter", "windows", "blackouts")
 #: The older format, without sites.
 _OLD_KEYS: strict.Keys = {
@@ -136,7 +195,7 @@ _OLD_KEYS: strict.Keys = {
 OLD_FORM: strict.Keys = {
     "id": _identity,
     "recursive": strict.boolean,
-    "policy": _policy,
+    "policy": policies.policy,
     **_SETTINGS,
     **_OLD_KEYS,
 }
@@ -258,7 +317,8 @@ class _Reader:
             **override.get("keep", {}),
         }
         found = tuple(
-            Member(name, ends[source], ends[destination]) for name, ends in values.get("member", ())
+            Member(name, ends[source], ends[destination], pause)
+            for name, ends, pause in values.get("member", ())
         )
         ends = (
             (found[0].source, found[0].destination)
@@ -271,7 +331,12 @@ class _Reader:
             source=ends[0],
             destination=ends[1],
             members=found,
+            link_addresses=(
+                self._sites[first].get("link_address", ""),
+                self._sites[second].get("link_address", ""),
+            ),
             policy=values.get("policy", "async"),
+            policy_keys=policies.keys_of(values, self._where),
             keep_source=kept.get(source, KEEP_AS_SOURCE),
             keep_destination=kept.get(destination, KEEP_AS_DESTINATION),
             snapshots=self._sites[source].get("snapshots", ()),
@@ -279,13 +344,21 @@ class _Reader:
             timing=_timing(values),
             promise=_promise(values),
             pace=_pace(values),
+            verify=_verifying(values),
             hooks=_hooks(self._sites[source].get("hooks", {})),
+            pausing=_pausing(values),
             site_names=(first, second),
             source_site=source,
             **{key: values[key] for key in _DIRECT if key in values},
         )
         self._check_directed(definition)
         return definition
+
+    def _has_pause(self) -> bool:
+        """Whether there is one in any direction, or of any member."""
+        of_members = (pause for _name, _ends, pause in self._values.get("member", ()))
+        tables = (self._values, *self._overrides.values())
+        return any(of_members) or any("pause" in table for table in tables)
 
     def _check_directed(self, definition: Definition) -> None:
         """Check what may be invalid for one direction only."""
@@ -295,12 +368,22 @@ class _Reader:
         def where(key: str) -> str:
             return self._where(key, f"from.{definition.source_site}" if key in override else "")
 
+        live.check(definition, where)
         if promise.error < promise.warn:
             raise ConfigError(
                 "'error_percent' is below 'warn_percent'",
                 where=where("error_percent"),
                 why=f"{promise.error} < {promise.warn}",
             )
+        for key in ("pause_max", "pause_alarm"):
+            if key in {**self._values, **override} and not self._has_pause():
+                raise ConfigError(
+                    f"'{key}' requires a pause",
+                    where=where(key),
+                    hint='Add for example: pause = "cgroup:postgresql.service"',
+                )
+        if definition.verify.schedule:
+            _check_schedule(definition.verification_timing, where("verify_schedule"))
         if timing.rules:
             _check_schedule(timing, where("schedule"))
         elif any(timing):
@@ -349,6 +432,21 @@ def _pace(values: dict[str, Any]) -> Pace:
         values.get("borrow", 1.0),
         values.get("io_pressure"),
         values.get("link", ""),
+    )
+
+
+def _pausing(values: dict[str, Any]) -> Pausing:
+    max_s = values.get("pause_max", Pausing().max_s)
+    return Pausing(values.get("pause", ""), max_s, values.get("pause_alarm", max_s / 2))
+
+
+def _verifying(values: dict[str, Any]) -> Verifying:
+    return Verifying(
+        values.get("verify_rate", 0),
+        values.get("verify_max_age"),
+        values.get("verify_updates", False),
+        values.get("verify_schedule", ()),
+        values.get("verify_mode", Verifying().mode),
     )
 
 

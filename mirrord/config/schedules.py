@@ -53,7 +53,20 @@ class Schedules:
 
     def of(self, definition: Definition) -> Schedule | None:
         """When a mirror runs; None when it has no schedule. `ConfigError` names its file."""
-        timing = definition.timing
+        return self._of(definition.timing, definition.file)
+
+    def of_verification(self, definition: Definition) -> Schedule | None:
+        """When a mirror is verified; else as `of`."""
+        found = self._of(definition.verification_timing, definition.file)
+        if found is not None and found.lag_s is not None:
+            raise ConfigError(
+                "a lag target cannot be the schedule of a verification",
+                where=definition.file,
+                hint='Write times, for example: verify_schedule = "30 2 1 * *"',
+            )
+        return found
+
+    def _of(self, timing: Timing, file: str) -> Schedule | None:
         if not timing.rules:
             return None
         try:
@@ -61,7 +74,7 @@ class Schedules:
                 return self._from_name(timing)
             return _parsed(timing, self.zone)
         except MirrordError as error:
-            where = error.where or definition.file
+            where = error.where or file
             raise ConfigError(error.what, where=where, why=error.why, hint=error.hint) from None
 
     def _from_name(self, timing: Timing) -> Schedule:

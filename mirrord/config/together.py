@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirrord.config import members
+from mirrord.config import live, members
 from mirrord.config.reading import TREE
 from mirrord.core.errors import ConfigError
 from mirrord.core.model import Definition
@@ -47,6 +47,7 @@ def _check_ends(definition: Definition) -> None:
         )
     if source.kind != destination.kind:
         raise members.mixed(source, destination, where)
+    live.check(definition, lambda _key: where)
     if source == destination:
         raise ConfigError("source and destination are the same", where=where, why=str(source))
     if source.host != destination.host:

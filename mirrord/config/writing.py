@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from mirrord.config import members
+from mirrord.config import members, policies
 from mirrord.config.reading import TREE
 from mirrord.core.errors import ConfigError
 from mirrord.core.model import Definition, Endpoint
@@ -39,7 +39,9 @@ def render(definition: Definition) -> str:
         "Check it with 'mirrord config check'.",
         f"id = {quoted(definition.id)}",
         *(["# Includes all descendant datasets.", "recursive = true"] if recursive else []),
+        *(["# When writes are acknowledged (docs/live-modes.md)."] if definition.is_live else []),
         f"policy = {quoted(definition.policy)}",
+        *([f"window = {quoted(definition.window)}"] if definition.window else []),
         "",
     ]
     timing, pace = definition.timing, definition.pace
@@ -57,6 +59,12 @@ def render(definition: Definition) -> str:
             f'rpo = "{definition.promise.rpo_s:.9f}'.rstrip("0").rstrip(".") + 's"',
             "",
         ]
+    if definition.pausing.pauser:
+        lines += [
+            "# What is paused while snapshots are taken (docs/consistency-groups.md).",
+            f"pause = {quoted(definition.pausing.pauser)}",
+            "",
+        ]
     if pace.throttle:
         lines += ["# The transfer rate limit.", f"throttle = {quoted(pace.throttle)}", ""]
     for site in definition.sites:
@@ -67,6 +75,11 @@ def render(definition: Definition) -> str:
             f"[site.{site.name}]"
             + ("  # the source, until 'mirrord reverse' changes the roles" if is_source else ""),
             *([] if definition.members else [f"endpoint = {quoted(end)}"]),
+        ]
+        if definition.is_live:
+            lines.append("")
+            continue
+        lines += [
             "# The reference snapshots to keep here (the base is always kept).",
             f"keep = {_value(keep)}",
         ]
@@ -76,6 +89,7 @@ def render(definition: Definition) -> str:
                 f"snapshots = {_value(definition.snapshots)}",
             ]
         lines.append("")
+    lines += policies.written(definition.policy_keys)
     lines += members.rendered(definition, quoted)
     return "\n".join(lines)
 
@@ -90,6 +104,13 @@ def with_throttle(text: str, source_site: str, rates: str) -> str:
         document["throttle"] = rates
     else:
         document.pop("throttle", None)
+    return document.as_string()
+
+
+def with_policy(text: str, policy: str) -> str:
+    """The text of a definition with another policy."""
+    document = _document(text)
+    document["policy"] = policy
     return document.as_string()
 
 

@@ -6,15 +6,18 @@ that it needs: a command's start is part of its manners.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeVar
 
 from mirrord.control.command import Call
 from mirrord.control.opening import Opener
+from mirrord.core.errors import MirrordError
 from mirrord.core.model import Definition
 from mirrord.core.results import Result
 from mirrord.core.states import Verb
+from mirrord.core.verification import parse_mode
 from mirrord.engine.direction import Turned
-from mirrord.engine.mirror import Mirror
+from mirrord.engine.mirror import Mirror, one_line
 from mirrord.system.explain import explained
 
 R = TypeVar("R")
@@ -39,16 +42,42 @@ class Service(Opener):
             except Turned:
                 return self.look(definition.name, update.update)
 
+    def verify_known(self, definition: Definition, check: Callable[[], None]) -> Result:
+        """Verify as a definition says that the service does. check: raises when it is to end."""
+        from mirrord.engine.verify import verify
+
+        mode, parts = parse_mode(definition.verify.mode)
+
+        def work(mirror: Mirror) -> Result:
+            try:
+                with mirror.waiting.cancellable(check):
+                    return verify(mirror, mode, parts=parts)
+            except MirrordError as error:
+                if error.code not in ("aborted", "busy"):
+                    text = f"the scheduled verification failed: {one_line(error)}"
+                    mirror.catalogue.add_event(mirror.id, "warning", text)
+                raise
+
+        return self.look(definition.name, work)
+
     def recover(self, name: str) -> str:
         """Finish what a crash interrupted on this mirror; returns that verb, or ""."""
         from mirrord.engine.recovery import recover
+        from mirrord.engine.stillpaused import resume
 
         def work(mirror: Mirror) -> str:
             operation = mirror.catalogue.operation(mirror.id)
             if operation is None:
+                resume(mirror)
                 return ""
             with mirror.hold(Verb.ABORT):
                 recover(mirror)
             return operation.verb
 
         return self.look(name, work)
+
+    def resume_left(self, name: str) -> None:
+        """Resume what a pause of this mirror has left paused."""
+        from mirrord.engine.stillpaused import resume
+
+        self.look(name, resume)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -102,7 +102,10 @@ class Client:
         for path in sockets:
             connection = _Connection(path)
             try:
-                connection.request("POST", f"/{VERSION}/{command.name}", body)
+                connection.connect()
+                # A daemon of another version may answer before it has read all.
+                with suppress(BrokenPipeError, ConnectionResetError):
+                    connection.request("POST", f"/{VERSION}/{command.name}", body)
                 yield connection.getresponse()
                 return
             except PermissionError as error:

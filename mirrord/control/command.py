@@ -154,12 +154,14 @@ class Command(Generic[P, R]):
         when: Option | str | None,
         text: Text | None,
         document: Callable[[Any], Any],
+        ended_by: str,
     ) -> None:
         """words: on the command line, after `mirrord`. The others: see `command`."""
         self.work: Callable[..., R] = work
         self.name, self.words = work.__name__, words
         self.right, self.lock = right, lock
         self.when, self.text, self.document = when, text, document
+        self.ended_by = ended_by
         self.doc = inspect.cleandoc(work.__doc__ or "")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
@@ -210,16 +212,18 @@ def command(
     when: Option | str | None = None,
     text: Text | None = None,
     document: Callable[[Any], Any] = values.as_json,
+    ended_by: str = "",
 ) -> Callable[[Callable[Concatenate[Service, P], R]], Command[P, R]]:
     """Declare a function as a command. Of several with the same words, one is chosen by `when`:
     an option of its own, or the name of a parameter; the one without is the default.
 
     words: by default the module's name. text: the lines that show a result which is no `Result`,
-    given that and the arguments. document: its JSON.
+    given that and the arguments. document: its JSON. ended_by: the name of the command on the same
+    mirror that undoes it; on the command line `--foreground` then stays, and runs that at the end.
     """
 
     def declare(work: Callable[Concatenate[Service, P], R]) -> Command[P, R]:
         usual = work.__module__.rpartition(".")[2].rstrip("_").replace("_", "-")
-        return Command(work, right, lock, words or usual, when, text, document)
+        return Command(work, right, lock, words or usual, when, text, document, ended_by)
 
     return declare

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mirrord.wire.values import as_json
+
 if TYPE_CHECKING:
     from mirrord.core.reports import DeltaReport, NamedSchedule, SnapshotTable
     from mirrord.core.status import MirrorStatus, RunningVerb
@@ -41,14 +43,25 @@ def of_status(status: MirrorStatus) -> dict[str, Any]:
         "checkpoint_age_s": _rounded(status.checkpoint_age_s, 3),
         "reversed_since_ns": reading.reversed_since_ns,
         "last_transfer": last._asdict() if last else None,
+        "verified": _verified(status),
         "notes": list(reading.notes),
         "next_ns": status.next_ns,
+        "next_verify_ns": status.next_verify_ns,
         "alarms": [alarm._asdict() for alarm in status.alarms],
         "rpo_s": reading.rpo_s,
         "rpo_used": _rounded(status.lag.used, 4),
         "forecast": status.lag.forecast,
+        "live": as_json(reading.live),
     }
     return found if status.waiting is None else found | {"waiting": status.waiting}
+
+
+def _verified(status: MirrorStatus) -> dict[str, Any] | None:
+    verified = status.reading.verified
+    if verified is None:
+        return None
+    age_s = _rounded(status.verified_age_s, 3)
+    return verified._asdict() | {"mode": verified.mode.value, "age_s": age_s}
 
 
 def _running(running: RunningVerb) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from mirrord.config.definitions import Definitions
 from mirrord.config.host import Host
 from mirrord.config.host import load as load_host
 from mirrord.control.shared import Shared
-from mirrord.core.errors import MirrordError
+from mirrord.core.errors import MirrordError, Refused
 from mirrord.core.model import Definition, Endpoint, Pace
 from mirrord.core.results import Result, Silent, Watcher
 from mirrord.core.states import Verb
@@ -28,6 +28,7 @@ from mirrord.system.paths import Paths, local_zone
 
 if TYPE_CHECKING:
     from mirrord.engine.limits import Limits
+    from mirrord.live.mirror import LiveMirror
 
 T = TypeVar("T")
 #: Results of verbs that only said what they would do.
@@ -48,6 +49,7 @@ class Opener:
         self._catalogue: Catalogue | None = None
         self._host: Host | None = None
         self._limits: Limits | None = None
+        self.shared.drivers.btrfs_receiver = lambda: self.host.btrfs_receiver
         #: Whether a mirror's promise will break at the rate of its running transfer.
         self.rpo_at_risk: Callable[[str], bool] = lambda _name: False
 
@@ -126,7 +128,14 @@ class Opener:
         return self._limits
 
     def opened(self, definition: Definition) -> Mirror:
-        """The mirror of a definition."""
+        """The mirror of a definition; `Refused` when it is a live one."""
+        if definition.is_live:
+            raise Refused(
+                "this command is for mirrors by snapshots",
+                where=f"mirror '{definition.name}'",
+                why="each write of a live mirror is mirrored, there are no snapshots",
+                hint="docs/live-modes.md has the commands for live mirrors.",
+            )
         self.paths.make()
         name, limits = definition.name, self._limits_for(definition)
         run = RunFiles(self.paths.run, name)
@@ -153,17 +162,59 @@ class Opener:
 
         return remote_driver(endpoint, self.paths, self.shared.links)
 
-    def look(self, name: str, work: Callable[[Mirror], T]) -> T:
-        """Do `work` with the mirror of that name, without recording it as a verb."""
+    def look(
+        self,
+        name: str,
+        work: Callable[[Mirror], T],
+        *,
+        live: Callable[[LiveMirror], T] | None = None,
+    ) -> T:
+        """Do `work` with the mirror of that name, without recording it as a verb. live: what is
+        done with a live mirror; None: it is refused.
+        """
         with explained():
             try:
+                definition = self.definition(name)
+                if live is not None and definition.is_live:
+                    return self._at_live(definition, live)
                 try:
-                    return self.at(self.definition(name), work)
+                    return self.at(definition, work)
                 except Turned:
                     return self.at(self.definition(name), work)
             except MirrordError as error:
                 error.mirror = name
                 raise
+
+    def look_live(self, name: str, work: Callable[[LiveMirror], T]) -> T:
+        """Do `work` with the live mirror of that name; `Refused` when it is none."""
+
+        def refuse(mirror: Mirror) -> T:
+            raise Refused(
+                "this is not a live mirror",
+                where=f"mirror '{mirror.name}'",
+                why=f"{mirror.source} is mirrored by snapshots",
+                hint="Only images can be mirrored live (docs/live-modes.md).",
+            )
+
+        return self.look(name, refuse, live=work)
+
+    def opened_live(self, definition: Definition) -> LiveMirror:
+        """The live mirror of a definition."""
+        from mirrord.config.hosts import Hosts
+        from mirrord.live.mirror import Book, opened
+
+        self.paths.make()
+        book = Book(self.definitions, self.catalogue, Hosts(self.paths.hosts), self.host.zone)
+        run = RunFiles(self.paths.run, definition.name)
+        return opened(definition, self.driver, book, run, self._watcher)
+
+    def _at_live(self, definition: Definition, work: Callable[[LiveMirror], T]) -> T:
+        mirror = self.opened_live(definition)
+        try:
+            return work(mirror)
+        finally:
+            mirror.source.detach()
+            mirror.destination.detach()
 
     def at(self, definition: Definition, work: Callable[[Mirror], T]) -> T:
         """Do `work` with the mirror of a definition."""
@@ -174,16 +225,22 @@ class Opener:
             mirror.ends.detach()
 
     def verb(
-        self, verb: Verb, name: str, work: Callable[[Mirror], Result], *, kind: str = ""
+        self,
+        verb: Verb,
+        name: str,
+        work: Callable[[Mirror], Result],
+        *,
+        kind: str = "",
+        live: Callable[[LiveMirror], Result] | None = None,
     ) -> Result:
-        """A verb, with a record of its failure until one of its kind succeeds.
+        """A verb, with a record of its failure until one of its kind succeeds. live: see `look`.
 
         By the id that the name has before: afterwards the definition may be gone.
         """
         with explained():
             known = self.definitions.load(name)
         with self.recorded(verb, known, kind) as done:
-            result = self.look(name, work)
+            result = self.look(name, work, live=live)
             done(result)
         return result
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from mirrord.core.states import State
+from mirrord.control import livetext
+from mirrord.core.pause import decoded
+from mirrord.core.states import Activity, State
 from mirrord.core.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -13,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def table(mirrors: list[MirrorStatus]) -> list[str]:
-    """All mirrors, one line each."""
-    cells = [("MIRROR", "STATE", "ACTIVITY", "LAG", "SOURCE -> DESTINATION", "")]
+    """All mirrors, one line each. The window has a column where one is in semi-sync."""
+    cells = [("MIRROR", "STATE", "ACTIVITY", "LAG", "WINDOW", "SOURCE -> DESTINATION", "")]
     for status in mirrors:
         reading = status.reading
         cells.append(
@@ -23,15 +26,19 @@ def table(mirrors: list[MirrorStatus]) -> list[str]:
                 status.state,
                 activity_of(status),
                 format_duration(status.lag_s) if status.lag_s is not None else "-",
+                livetext.window(reading.live) or "-",
                 f"{reading.source} -> {reading.destination}",
                 _trouble(status),
             )
         )
-    widths = [max(len(line[column]) for line in cells) for column in range(5)]
+    columns = list(zip(*cells, strict=True))
+    if set(columns[4][1:]) == {"-"}:
+        del columns[4]
+    widths = [max(map(len, column)) for column in columns[:-1]]
     lines = []
-    for line in cells:
-        padded = (text.ljust(width) for text, width in zip(line, widths, strict=False))
-        lines.append("  ".join([*padded, line[5]]).rstrip())
+    for *line, trouble in zip(*columns, strict=True):
+        padded = (text.ljust(width) for text, width in zip(line, widths, strict=True))
+        lines.append("  ".join([*padded, trouble]).rstrip())
     return lines
 
 
@@ -58,8 +65,11 @@ def _local(at_ns: int) -> datetime:
 
 
 def activity_of(status: MirrorStatus) -> str:
-    """The activity of a mirror, with its progress."""
+    """The activity of a mirror, with its progress; of a live mirror, the state of its primary."""
     activity = status.activity.value
+    if status.reading.live is not None and status.activity is not Activity.TRANSFERRING:
+        primary = status.reading.live.primary
+        return primary.state if primary else activity
     if status.running is None:
         return f"{activity}, queued" if status.waiting else activity
     progress = status.running.progress
@@ -88,6 +98,30 @@ def _checkpoint(checkpoint: Checkpoint, age_s: float | None) -> str:
     return text
 
 
+def _pauses(reading: Reading) -> list[str]:
+    """What is paused, each with the members that it is paused for."""
+    found: dict[str, list[str]] = {}
+    for member in reading.members:
+        if member.pause:
+            found.setdefault(member.pause, []).append(member.name)
+    return [
+        f"  pause        {pause}" + (f" ({', '.join(names)})" if all(names) else "")
+        for pause, names in found.items()
+    ]
+
+
+def _verified(status: MirrorStatus) -> Iterator[str]:
+    """The last verification, and the next one by the schedule."""
+    verified, next_ns = status.reading.verified, status.next_verify_ns
+    soon = f"next {_local(next_ns):%Y-%m-%d %H:%M}" if next_ns else ""
+    if verified is not None and status.verified_age_s is not None:
+        ago = f"{format_duration(status.verified_age_s)} ago, {verified.mode.value}"
+        found = f"{verified.differences} differences" if verified.differences else "equal"
+        yield f"  verified     {ago}: {verified.name}: {found}" + (soon and f"; {soon}")
+    elif soon:
+        yield f"  verified     never; {soon}"
+
+
 def details(status: MirrorStatus) -> list[str]:
     """One mirror, one fact per line."""
     reading = status.reading
@@ -98,23 +132,29 @@ def details(status: MirrorStatus) -> list[str]:
     ]
     if found := _reversed(reading):
         lines[0] += f", {found}"
-    if reading.view and reading.state is not State.UNINITIALIZED:
+    if reading.view and reading.live is None and reading.state is not State.UNINITIALIZED:
         lines.append(f"  view         {reading.view}")
     if reading.shown:
         lines.append(f"  shows        {reading.shown}")
     if reading.copy:
         lines.append(f"  copy         {reading.copy} (writable, made by 'break --test')")
+    if reading.live is not None:
+        lines += livetext.details(reading.live)
     if status.lag_s is not None:
         lines.append(f"  lag          {format_duration(status.lag_s)}{_rpo(status)}")
     if reading.schedule:
         soon = f"; next {_local(status.next_ns):%H:%M:%S}" if status.next_ns else ""
         lines.append(f"  schedule     {' or '.join(reading.schedule)}{soon}")
+    lines += _pauses(reading)
     if last := reading.last_transfer:
         how = "incremental" if last.base else "full"
         lines.append(
             f"  last         {last.result}: {how}, {format_size(last.stream_bytes)} in "
             f"{format_duration(last.duration_ms / 1000)}"
         )
+        if report := decoded(last.pause):
+            lines[-1] += f", {report.line()}"
+    lines += _verified(status)
     if running := status.running:
         lines.append(f"  running      {running.purpose}, process {running.pid}")
     if reading.checkpoint.size_bytes:

@@ -13,7 +13,7 @@ from mirrord.core.names import nearest
 from mirrord.core.text import escaped
 
 #: zfs-tree: a dataset and its descendants, as `mirrord create --recursive` makes of a zfs endpoint.
-KINDS = ("block", "btrfs", "zfs", "zfs-tree")
+KINDS = ("block", "btrfs", "image", "zfs", "zfs-tree")
 #: Those whose locations are names of datasets, `pool/dataset`, not paths.
 NAMED_KINDS = frozenset({"zfs", "zfs-tree"})
 

@@ -196,6 +196,13 @@ class HookFailed(MirrordError):
     code = "hook"
 
 
+class PauseFailed(MirrordError):
+    """The application could not be paused, or not for as long as the snapshots took."""
+
+    code = "pause"
+    retryable = True
+
+
 class Unreachable(MirrordError):
     """The daemon, or another host, does not answer."""
 

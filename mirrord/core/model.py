@@ -6,6 +6,8 @@ import enum
 from collections.abc import Mapping
 from typing import Annotated, NamedTuple
 
+from mirrord.core.policies import PolicyKeys
+
 #: The path of a file in a volume: bytes; each byte that is not UTF-8 is one lone surrogate
 #: (mirrord.core.text). Escape it before showing it.
 FileName = Annotated[str, "bytes on the wire"]
@@ -189,8 +191,8 @@ class Divergence(NamedTuple):
 class ReceiveRequest(NamedTuple):
     """What a receiver is going to receive. `transfer_id` names the staging.
 
-    resumable: the transfer may be interrupted (it uses a link): keep a checkpoint, even where that
-        has a cost.
+    resumable: keep a checkpoint, even where that has a cost. local: both ends are on one host:
+        checkpoints may be rarer.
     """
 
     transfer_id: str
@@ -198,6 +200,7 @@ class ReceiveRequest(NamedTuple):
     base: str | None
     snapshot: Snapshot
     resumable: bool = False
+    local: bool = False
 
 
 class Staging(NamedTuple):
@@ -313,6 +316,32 @@ class Promise(NamedTuple):
     stall_s: float = 30.0
 
 
+class Pausing(NamedTuple):
+    """How the application is paused while snapshots are taken (mirrord.pausers).
+
+    pauser: `KIND:ARGUMENT`, "" or "none" for no pause; that of a member overrides it. max_s: it
+    resumes by itself after that time. alarm_s: a longer pause raises an alarm.
+    """
+
+    pauser: str = ""
+    max_s: float = 1.0
+    alarm_s: float = 0.5
+
+
+class Verifying(NamedTuple):
+    """How a mirror is verified. rate: bytes per second at each end, 0: unlimited. max_age_s: at
+    which age of the last verification an alarm is raised, None: never. updates: each update is
+    verified before it is committed. schedule: the rules by which the service verifies; mode: what
+    it reads then (`mirrord.core.verification.parse_mode`).
+    """
+
+    rate: int = 0
+    max_age_s: float | None = None
+    updates: bool = False
+    schedule: tuple[str, ...] = ()
+    mode: str = "full"
+
+
 class Site(NamedTuple):
     """One of the two sites of a mirror: its name, and the volume of each member there."""
 
@@ -320,16 +349,21 @@ class Site(NamedTuple):
     endpoints: tuple[Endpoint, ...]
 
 
+#: Kinds of volumes that are mirrored write by write, not by snapshots.
+LIVE_KINDS = frozenset({"image"})
 #: The names that `mirrord create` gives to the sites, the first source first.
 SITE_NAMES = ("primary", "secondary")
 
 
 class Member(NamedTuple):
-    """One pair of volumes of a mirror. name: "" for the only one of a mirror without [[member]]."""
+    """One pair of volumes of a mirror. name: "" for the only one of a mirror without [[member]].
+    pause: the pauser of what writes to it; "": that of the mirror.
+    """
 
     name: str
     source: Endpoint
     destination: Endpoint
+    pause: str = ""
 
 
 class Definition(NamedTuple):
@@ -346,6 +380,10 @@ class Definition(NamedTuple):
     prune_share: a prune that would delete more than this share is refused.
     retries: how often the scheduler retries a command that failed with a retryable error.
     checkpoint_days: how long the checkpoint of an interrupted transfer is kept.
+    policy, policy_keys: of a live mirror.
+    window: how far a replica may be behind in semi-sync, in bytes or seconds; "": 16 MiB.
+    link_addresses: where each site listens for the replica link of a live mirror, in the order of
+        `site_names`; "": found out.
     """
 
     name: str
@@ -353,6 +391,8 @@ class Definition(NamedTuple):
     source: Endpoint
     destination: Endpoint
     policy: str = "async"
+    policy_keys: PolicyKeys = PolicyKeys()
+    window: str = ""
     keep_source: int | str = 2
     keep_destination: int | str = 10
     snapshots: tuple[str, ...] = ()
@@ -360,6 +400,7 @@ class Definition(NamedTuple):
     timing: Timing = Timing()
     promise: Promise = Promise()
     pace: Pace = Pace()
+    verify: Verifying = Verifying()
     hooks: HookCommands = HookCommands()
     prune_share: float = 0.5
     retries: int = 5
@@ -367,11 +408,29 @@ class Definition(NamedTuple):
     site_names: tuple[str, str] = SITE_NAMES
     source_site: str = SITE_NAMES[0]
     members: tuple[Member, ...] = ()
+    pausing: Pausing = Pausing()
+    link_addresses: tuple[str, str] = ("", "")
+
+    @property
+    def is_live(self) -> bool:
+        """Whether each write is mirrored, not snapshots."""
+        return self.source.kind in LIVE_KINDS
+
+    @property
+    def verification_timing(self) -> Timing:
+        """When the service verifies it."""
+        return Timing(rules=self.verify.schedule, zone=self.timing.zone)
 
     @property
     def pairs(self) -> tuple[Member, ...]:
         """All members, in order."""
         return self.members or (Member("", self.source, self.destination),)
+
+    @property
+    def pausers(self) -> tuple[str, ...]:
+        """For each member, the pauser of what writes to it; "" for none."""
+        found = (pair.pause or self.pausing.pauser for pair in self.pairs)
+        return tuple("" if one == "none" else one for one in found)
 
     @property
     def destination_site(self) -> str:

@@ -21,11 +21,14 @@ class AlarmKind(StrEnum):
     VERB = "verb"
     STALL = "stall"
     BASE = "base"
+    SYNC = "sync"
     DESTINATION = "destination"
     SOURCE = "source"
     INTERRUPTED = "interrupted"
     PRUNE = "prune"
+    VERIFY = "verify"
     TARGET = "target"
+    PAUSE = "pause"
     CLOCK = "clock"
     STATE = "state"
 
@@ -59,6 +62,7 @@ class TransferRecord(NamedTuple):
     throttled_ms: int
     phases: str
     spread_ms: int | None
+    pause: str
 
 
 class EventRecord(NamedTuple):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from mirrord.core.model import BlockStates, FileChange, SnapshotKind
+from mirrord.core.pause import PauseReport
 from mirrord.core.records import AlarmRecord, AttemptRecord, EventRecord, TransferRecord
 
 
@@ -16,6 +17,13 @@ class History(NamedTuple):
     transfers: tuple[TransferRecord, ...]
     attempts: tuple[AttemptRecord, ...]
     events: tuple[EventRecord, ...]
+
+
+class PauseTest(NamedTuple):
+    """The pauses of a test, in order."""
+
+    name: str
+    pauses: tuple[PauseReport, ...]
 
 
 class SnapshotCopy(NamedTuple):

@@ -16,7 +16,8 @@ Document = dict[str, Any]
 class UpdateNumbers(NamedTuple):
     """What an update did. confirmed_ns: the moment at which both ends were equal. prune_refused:
     why pruning was refused, or "". snapshot: its name, "" when nothing had changed: then nothing
-    was transferred. phases: seconds by phase.
+    was transferred. phases: seconds by phase. pause_s: how long the application was paused, None
+    when it was not. not_resumed: which applications may still be paused, and why; or "".
     """
 
     confirmed_ns: int
@@ -30,6 +31,8 @@ class UpdateNumbers(NamedTuple):
     throttled_s: float = 0.0
     phases: Mapping[str, float] = MappingProxyType({})
     block_states: BlockStates | None = None
+    pause_s: float | None = None
+    not_resumed: str = ""
 
     def document(self) -> Document:
         """As `--json` prints it; without what there is only after a transfer, if there was none."""

@@ -29,6 +29,7 @@ class Activity(enum.Enum):
     IDLE = "idle"
     SNAPSHOTTING = "snapshotting"
     TRANSFERRING = "transferring"
+    VERIFYING = "verifying"
     COMMITTING = "committing"
     ABORTING = "aborting"
     QUIESCED = "quiesced"

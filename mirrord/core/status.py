@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from mirrord.core.live import LiveReading
 from mirrord.core.records import AlarmKind, FailureRecord, Finding, Level, TransferRecord
 from mirrord.core.states import LIVE_VERBS, Activity, State
 from mirrord.core.units import format_duration
+from mirrord.core.verification import Verified
 
 #: The RPO is at risk when the transfer would end later than this share of it.
 _AT_RISK = 0.9
@@ -62,12 +64,41 @@ def judge_lag(
     return Lag(lag_s / objective_s, level, at_risk, forecast)
 
 
+def judge_verified(
+    verified: Verified | None, shown: str, max_age_s: float | None, now_ns: int
+) -> Finding | None:
+    """What is wrong with the last verification; None: nothing, or it is not required. shown: the
+    name of the snapshot that the destination shows, "" for none.
+    """
+    if verified is not None and verified.differences:
+        text = (
+            f"the destination differs from the source: {verified.differences} differences were "
+            f"found in {verified.name}"
+        )
+        return Finding(AlarmKind.VERIFY, Level.ERROR, text)
+    if max_age_s is None or not shown:
+        return None
+    if verified is None:
+        return Finding(AlarmKind.VERIFY, Level.WARNING, "the destination was never verified")
+    age_s = (now_ns - verified.at_ns) / 1e9
+    if age_s < max_age_s:
+        return None
+    text = (
+        f"the destination was last verified {format_duration(age_s)} ago, verify_max_age is "
+        f"{format_duration(max_age_s)}"
+    )
+    return Finding(AlarmKind.VERIFY, Level.WARNING, text)
+
+
 class MemberPair(NamedTuple):
-    """A pair of volumes. name: "" for the only one of a mirror."""
+    """A pair of volumes. name: "" for the only one of a mirror. pause: what is paused while its
+    snapshots are taken, "" for nothing.
+    """
 
     name: str
     source: str
     destination: str
+    pause: str = ""
 
 
 class Checkpoint(NamedTuple):
@@ -123,7 +154,8 @@ class Reading(NamedTuple):
     confirmed_ns: the last moment (wall time) at which the destination is known to equal the source;
     0: it shows nothing. reversed_since_ns: since when the sites have changed roles; 0: it is not
     known since when, None: they have not. base_risk: why the next update cannot be incremental, or
-    "". problem: why nothing (newer) could be read, or "".
+    "". problem: why nothing (newer) could be read, or "". live: of a live mirror, what both ends
+    report.
     """
 
     name: str
@@ -146,14 +178,17 @@ class Reading(NamedTuple):
     failures: tuple[FailureRecord, ...] = ()
     base_risk: str = ""
     checkpoint: Checkpoint = Checkpoint()
+    verified: Verified | None = None
     last_transfer: TransferRecord | None = None
     interrupted: Interrupted | None = None
     problem: str = ""
+    live: LiveReading | None = None
 
 
 class Supervision(NamedTuple):
     """What only a daemon knows of a mirror. lag_s: by a clock that is never set. error: why its
     last run failed, or "". waiting: it is queued. next_ns: when it runs next.
+    next_verify_ns: when it is verified next by its schedule.
     """
 
     lag_s: float | None
@@ -161,10 +196,13 @@ class Supervision(NamedTuple):
     error: str = ""
     waiting: bool = False
     next_ns: int | None = None
+    next_verify_ns: int | None = None
 
 
 class MirrorStatus(NamedTuple):
-    """The status of a mirror at one moment. waiting: None without a daemon."""
+    """The status of a mirror at one moment. waiting: None without a daemon. verified_age_s: since
+    the last verification, None: there was none.
+    """
 
     reading: Reading
     activity: Activity
@@ -173,9 +211,11 @@ class MirrorStatus(NamedTuple):
     lag: Lag
     running: RunningVerb | None
     checkpoint_age_s: float | None
+    verified_age_s: float | None = None
     alarms: tuple[Finding, ...] = ()
     waiting: bool | None = None
     next_ns: int | None = None
+    next_verify_ns: int | None = None
 
     @property
     def name(self) -> str:
@@ -205,7 +245,9 @@ def judge(
     activity = Activity.QUIESCED if reading.quiesced else Activity.IDLE
     if running is not None:
         activity = running.progress.activity
-    if supervision is not None:
+    if reading.live is not None:
+        lag_s = reading.live.lag_s if reading.state is State.MIRRORED else None
+    elif supervision is not None:
         lag_s = supervision.lag_s
     else:
         lag_s = max(0, now_ns - reading.confirmed_ns) / 1e9 if reading.confirmed_ns else None
@@ -217,10 +259,16 @@ def judge(
     checkpoint, age_s = reading.checkpoint, None
     if checkpoint.size_bytes and checkpoint.since_ns:
         age_s = max(0, now_ns - checkpoint.since_ns) / 1e9
-    found = MirrorStatus(reading, activity, (), lag_s, lag, running, age_s)
+    verified_s = None
+    if reading.verified is not None:
+        verified_s = max(0, now_ns - reading.verified.at_ns) / 1e9
+    found = MirrorStatus(reading, activity, (), lag_s, lag, running, age_s, verified_s)
     if supervision is not None:
         found = found._replace(
-            alarms=supervision.alarms, waiting=supervision.waiting, next_ns=supervision.next_ns
+            alarms=supervision.alarms,
+            waiting=supervision.waiting,
+            next_ns=supervision.next_ns,
+            next_verify_ns=supervision.next_verify_ns,
         )
     return found._replace(problems=_problems(found, supervision.error if supervision else ""))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 
 from mirrord.core.errors import UsageError
 
@@ -58,6 +59,22 @@ def parse_duration(text: str) -> float:
             f"'{text}' is not a duration", hint="Write for example 90s, 15 min, 2h or 1h30m."
         )
     return total
+
+
+#: The window of semi-sync unless a definition says another one.
+WINDOW = "16MiB"
+#: The largest one: the primary keeps these writes in memory.
+WINDOW_MAX = 1 << 30
+
+
+def window_argument(text: str) -> str:
+    """The window of semi-sync, a size such as `16MiB` or a duration such as `5s`, as mirrord-live
+    takes it: bytes, or seconds with an `s`.
+    """
+    with suppress(UsageError):
+        return str(parse_size(text))
+    seconds = parse_duration(text)
+    return f"{seconds:g}s"
 
 
 def format_duration(duration_s: float) -> str:

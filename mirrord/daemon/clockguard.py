@@ -30,6 +30,7 @@ class ClockGuard:
         self._ledger, self._timers, self._counted = ledger, timers, counted
         self._watch = ClockWatch(clock.now_ns(), clock.boottime_s(), tolerance_s=self._tolerance_s)
         self._doubt = ""
+        ledger.sources.append(self._findings)
 
     async def begin(self, doubt: str, seen_ns: int) -> None:
         """Start from the previous daemon's record: its doubt, and the last time it saw."""
@@ -72,8 +73,7 @@ class ClockGuard:
         """The owner accepted the clock."""
         self._doubt, self._watch.away_s = "", 0.0
 
-    def findings(self) -> list[Finding]:
-        """The findings about the clock."""
+    def _findings(self) -> list[Finding]:
         if not self._doubt:
             return []
         text = (

@@ -18,33 +18,28 @@ from mirrord.core.records import AlarmKind
 from mirrord.core.reports import AlarmTable, NextRun, NextRuns
 from mirrord.core.results import Result, Watcher
 from mirrord.core.states import Activity
-from mirrord.core.status import MirrorStatus, Reading, judge_lag
+from mirrord.core.status import MirrorStatus, Reading
 from mirrord.daemon import outcomes
 from mirrord.daemon.clockguard import ClockGuard
 from mirrord.daemon.journal import say
-from mirrord.daemon.known import (
-    Known,
-    host_of,
-    last_transfer,
-    read_all,
-    read_one,
-    updated,
-    well,
-)
+from mirrord.daemon.known import Known, host_of, last_transfer, read_all, read_one, updated, well
 from mirrord.daemon.ledger import Ledger
 from mirrord.daemon.metrics import Metrics
 from mirrord.daemon.poller import Poller
+from mirrord.daemon.resumer import Resumer
 from mirrord.daemon.running import Running
 from mirrord.daemon.status_store import StatusStore
+from mirrord.daemon.steering import Steering
 from mirrord.daemon.tasks import Tasks
 from mirrord.daemon.timers import ApTimers
+from mirrord.daemon.verifier import Verifier
 from mirrord.daemon.watch import Watch
 from mirrord.daemon.workers import Workers
 from mirrord.engine.limits import Limits
 from mirrord.engine.progress import RunFiles
 from mirrord.scheduler.jobs import Caps, Job, Outcome
 from mirrord.scheduler.scheduler import Scheduler
-from mirrord.scheduler.watched import Standing
+from mirrord.scheduler.watched import Standing, Watched
 from mirrord.schedules.lag import next_runs, plan_lag
 from mirrord.system import clock
 from mirrord.system.native import Panic
@@ -68,7 +63,9 @@ class Daemon:
         self.paths = paths
         self.host: Host = load_host(paths.host, zone=local_zone)
         self.limits = Limits(self.host)
-        self.workers = Workers(paths, self.host, self.limits, self.rpo_at_risk)
+        self.workers = Workers(
+            paths, self.host, self.limits, lambda name: self.store.rpo_at_risk(name)
+        )
         self.timers = ApTimers(asyncio.get_running_loop())
         self._tasks = Tasks()
         self.background = self._tasks.begin
@@ -83,9 +80,14 @@ class Daemon:
         self.numbers = Metrics(
             self.scheduler, self.store, lambda: self.ledger.host_alarms.up.values()
         )
+        self.verifier = Verifier(self.scheduler, self.workers, self.background, self.refresh)
+        self._steering = Steering(self.workers, self.background, self._waits)
         self._guard = ClockGuard(self.host, self.ledger, self.timers, self.numbers.jumps.inc)
         self._poller = Poller(self.scheduler, self.refresh, self.background)
-        self._watch = Watch(self.scheduler, self._guard, self.ledger, self._poller, self.background)
+        self._resumer = Resumer(
+            self.scheduler, self.workers, self.background, self._poller, self.ledger
+        )
+        self._watch = Watch(self.scheduler, self._guard, self.ledger, self._poller, self._resumer)
         #: Set once all mirrors are known: until then who asks has to wait.
         self.ready = asyncio.Event()
         self._asked: dict[str, _Asked] = {}
@@ -108,6 +110,7 @@ class Daemon:
 
     async def begin(self) -> None:
         """Recover interrupted operations, read all definitions, start the timers."""
+        self._resumer.resume_forsaken()  # at once: the probes may take long
         known = await self.workers.probe(read_all)
         broken = [each for each in known if each.operation]
         if broken:
@@ -147,22 +150,27 @@ class Daemon:
     def _define(self, known: Iterable[Known]) -> None:
         found = {each.definition.name: each for each in known}
         for name in [name for name in self.scheduler.mirrors if name not in found]:
-            self.scheduler.remove(name)
-            self.store.readings.pop(name, None)
+            self._drop(name)
         for name, each in found.items():
-            self.store.readings[name] = each.reading
-            definition = each.definition
-            watched = self.scheduler.define(
-                definition,
-                each.schedule,
-                Standing.of(each.reading),
-                host=host_of(definition),
-                filesystem=each.reading.filesystem,
-                runs=each.runs,
-            )
-            watched.base_risk, watched.faults = each.reading.base_risk, each.reading.faults
+            watched = self._keep(each)
+            reading = self.store.readings[name] = self._steering.shown(name, each.reading)
+            watched.base_risk, watched.faults = reading.base_risk, reading.faults
             self.ledger.adopt(name)
+            self._resumer.look(each)
         self._answer_forsaken()
+
+    def _keep(self, each: Known) -> Watched:
+        watched = self.scheduler.define(
+            each.definition,
+            each.schedule,
+            Standing.of(each.reading),
+            host=host_of(each.definition),
+            filesystem=each.reading.filesystem,
+            runs=each.runs,
+        )
+        self._steering.define(each.definition, self.host.zone)
+        self.verifier.define(each)
+        return watched
 
     def _answer_forsaken(self) -> None:
         """Answer callers whose queued verb was dropped: its mirror was removed or replaced."""
@@ -200,9 +208,10 @@ class Daemon:
 
     async def end(self, *, patience_s: float = 5.0) -> None:
         """Start no more runs; wait until the running ones finish or reach a checkpoint."""
-        self.scheduler.stopping = True
+        self.scheduler.stopping = True  # (a verification ends then)
         self.timers.stop()
         self._watch.stop()
+        self._steering.end()
         for asked in self._asked.values():
             if not asked.answer.done():
                 asked.answer.set_exception(MirrordError("the daemon is stopping"))
@@ -279,7 +288,8 @@ class Daemon:
         if watched is None or watched.definition.id != job.mirror_id:
             await self.refresh(job.name)
             return
-        if job.verb != "update" or error is not None or watched.faults:
+        left = outcome.update is not None and outcome.update.not_resumed
+        if job.verb != "update" or error is not None or watched.faults or left:
             await self.refresh(job.name)
         elif outcome.status == "done":
             last = await self.workers.record(lambda service: last_transfer(service, job.name))
@@ -307,26 +317,31 @@ class Daemon:
             self._poller.probe_again(name)
             return
         if known is None:
-            self.scheduler.remove(name)
-            self.store.readings.pop(name, None)
+            self._drop(name)
             self._answer_forsaken()
             return
-        self.scheduler.define(
-            known.definition,
-            known.schedule,
-            Standing.of(known.reading),
-            host=host_of(known.definition),
-            filesystem=known.reading.filesystem,
-            runs=known.runs,
-        )
+        self._keep(known)
         self._saw(name, known.reading)
         self._answer_forsaken()
         self._take_up(known)
+        self._resumer.look(known)
+
+    def _drop(self, name: str) -> None:
+        self._steering.forget(name)
+        self.scheduler.remove(name)
+        self.store.readings.pop(name, None)
 
     def _saw(self, name: str, reading: Reading) -> None:
         """Both ends of a mirror were probed just now."""
+        reading = self._steering.shown(name, reading)
         self.store.readings[name] = reading
         self.scheduler.found(name, reading)
+
+    def _waits(self, name: str) -> None:
+        """Writes to a mirror wait: an alarm, before both ends are read, as one may not answer."""
+        if name in self.store.readings:
+            self._saw(name, self.store.readings[name])
+            self._poller.probe_now(name)
 
     def _take_up(self, known: Known) -> None:
         """An operation was interrupted while the daemon ran: try to finish it, once. What recovery
@@ -344,16 +359,6 @@ class Daemon:
             await self.refresh(name)
 
         self.background(work())
-
-    def rpo_at_risk(self, name: str) -> bool:
-        """Whether a mirror's promise breaks at the rate of its transfer (any thread)."""
-        watched, running = self.scheduler.mirrors.get(name), self.store.running.get(name)
-        if watched is None or running is None:
-            return False
-        schedule = watched.schedule
-        objective_s = watched.definition.promise.rpo_s or (schedule.lag_s if schedule else None)
-        left_s = running.verb().progress.left_s
-        return judge_lag(watched.lag_s(), objective_s, left_s=left_s).at_risk
 
     # The API (mirrord.control.server.Backend)
 
@@ -416,7 +421,7 @@ class Daemon:
     async def _accept_clock(self, call: Call[Any], to: Watcher) -> Any:
         value = await self._dispatched(self.workers.verb, call, to)
         self._guard.accept()
-        self.ledger.judge_host(self._guard.findings())
+        self.ledger.judge_host()
         return value
 
     async def _prune(self, call: Call[Any], to: Watcher) -> Any:

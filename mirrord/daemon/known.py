@@ -13,6 +13,7 @@ from mirrord.control.commands.status import status
 from mirrord.core.model import Definition
 from mirrord.core.records import TransferRecord
 from mirrord.core.status import Checkpoint, Reading
+from mirrord.core.verification import parse_mode
 from mirrord.schedules.lag import Run
 from mirrord.schedules.schedule import Schedule
 
@@ -23,7 +24,8 @@ class Known(NamedTuple):
     """One mirror.
 
     reading: what was read of it. runs: what its last updates took. operation: a verb that a crash
-    left (or that is at work), or ""; operation_ns: since when.
+    left (or that is at work), or ""; operation_ns: since when. verify: when the service verifies
+    it. verified_ns: when it was last verified in that mode; 0: never.
     """
 
     definition: Definition
@@ -32,6 +34,8 @@ class Known(NamedTuple):
     runs: list[Run]
     operation: str
     operation_ns: int
+    verify: Schedule | None = None
+    verified_ns: int = 0
 
 
 def read_all(service: Service) -> list[Known]:
@@ -51,6 +55,10 @@ def read_one(service: Service, name: str) -> Known | None:
 
 
 def _known(service: Service, definition: Definition, schedules: Schedules) -> Known:
+    if definition.is_live:
+        from mirrord.live.supervise import look_after
+
+        service.look_live(definition.name, look_after)
     [found] = service.run(status(definition.name))
     definition = service.definitions.load(definition.name)  # the probe may have found its direction
     schedule = schedules.of(definition)
@@ -59,7 +67,12 @@ def _known(service: Service, definition: Definition, schedules: Schedules) -> Kn
         runs = service.look(definition.name, timing.past_runs)
     operation = service.catalogue.operation(definition.id)
     left = (operation.verb, operation.started_ns) if operation else ("", 0)
-    return Known(definition, schedule, found.reading, runs, *left)
+    verify, verified_ns = schedules.of_verification(definition), 0
+    if verify is not None:
+        mode, _ = parse_mode(definition.verify.mode)
+        done = service.catalogue.verifications(definition.id)
+        verified_ns = max((one.at_ns for one in done if one.mode is mode), default=0)
+    return Known(definition, schedule, found.reading, runs, *left, verify, verified_ns)
 
 
 def last_transfer(service: Service, name: str) -> TransferRecord | None:

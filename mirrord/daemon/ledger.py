@@ -32,6 +32,8 @@ class Ledger:
         self._scheduler, self._workers = scheduler, workers
         self._host, self._background = host, background
         self.host_alarms = Alarms()
+        #: What finds out what is wrong with the host; each adds itself.
+        self.sources: list[Callable[[], list[Finding]]] = []
         #: Why the catalogue cannot be written, or "".
         self._trouble = ""
         self._up: dict[str | None, list[Finding]] = {}
@@ -69,10 +71,13 @@ class Ledger:
             return False
         return True
 
-    async def heartbeat(self) -> None:
+    def heartbeat(self) -> None:
         """Prove that the catalogue can be written, and record what could not be before. The time
         that is written shows later whether the clock went back.
         """
+        self._background(self._heartbeat())
+
+    async def _heartbeat(self) -> None:
         now_ns = clock.now_ns()
         if not await self.write(lambda service: service.catalogue.set_fact("seen_ns", now_ns)):
             return
@@ -80,11 +85,12 @@ class Ledger:
         for (mirror_id, _), (change, _) in list(self._unrecorded.items()):
             await self._record(mirror_id, change)
 
-    def judge_host(self, findings: list[Finding]) -> None:
+    def judge_host(self) -> None:
         """Raise and clear the alarms of the host."""
+        findings = [finding for source in self.sources for finding in source()]
         if self._trouble:
             text = f"the catalogue cannot be written: {self._trouble}"
-            findings = [*findings, Finding(AlarmKind.STATE, Level.ERROR, text)]
+            findings.append(Finding(AlarmKind.STATE, Level.ERROR, text))
         for change in self.host_alarms.update(findings):
             self.tell("", change)
 

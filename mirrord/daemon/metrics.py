@@ -13,11 +13,13 @@ from prometheus_client.registry import Collector
 
 from mirrord.core.records import Finding
 from mirrord.core.states import State
+from mirrord.daemon import livemetrics
 from mirrord.daemon.status_store import StatusStore
 from mirrord.scheduler.jobs import Job, Outcome
 from mirrord.scheduler.scheduler import Scheduler
 
 _DURATIONS_S = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000)
+_PAUSES_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 1, 2, 5, 10, 30, 60)
 
 #: By name: the text and the labels of a counter.
 _COUNTERS = {
@@ -35,6 +37,8 @@ _GAUGES = {
     "rpo_seconds": "Recovery point objective.",
     "rpo_used_ratio": "Lag as a share of the RPO.",
     "expected_lag_seconds": "The longest gap that the schedule allows.",
+    "verified_timestamp_seconds": "When the destination was last verified.",
+    "verified_differences": "How many differences the last verification found.",
     "mirrored": "1 while the mirror is in the state mirrored.",
     "quiesced": "1 while it is quiesced.",
     "running": "1 while it runs.",
@@ -72,6 +76,13 @@ class Metrics:
             buckets=_DURATIONS_S,
             registry=self.registry,
         )
+        self._pause = Histogram(
+            "mirrord_pause_seconds",
+            "Duration of pauses of applications.",
+            ["mirror"],
+            buckets=_PAUSES_S,
+            registry=self.registry,
+        )
         self.jumps = Counter(
             "mirrord_clock_jumps", "Jumps of the wall clock.", registry=self.registry
         )
@@ -90,6 +101,8 @@ class Metrics:
         self._counters["resumed_bytes"].labels(name).inc(update.resumed_bytes)
         self._counters["throttle_wait_seconds"].labels(name).inc(update.throttled_s)
         self._duration.labels(name).observe(outcome.duration_s)
+        if update.pause_s is not None:
+            self._pause.labels(name).observe(update.pause_s)
         for phase, spent_s in update.phases.items():
             self._counters["phase_seconds"].labels(name, phase).inc(spent_s)
         if update.block_states is not None:
@@ -131,7 +144,7 @@ class _Now(Collector):
         )
         for status in self._store.rows():
             name, reading = status.name, status.reading
-            watched = self._scheduler.mirrors.get(name)
+            watched, verified = self._scheduler.mirrors.get(name), reading.verified
             values = {
                 "lag_seconds": status.lag_s,
                 "rpo_seconds": reading.rpo_s,
@@ -145,6 +158,8 @@ class _Now(Collector):
                 "next_run_timestamp_seconds": status.next_ns / 1e9 if status.next_ns else None,
                 "checkpoint_bytes": reading.checkpoint.size_bytes,
                 "checkpoint_age_seconds": status.checkpoint_age_s,
+                "verified_timestamp_seconds": verified.at_ns / 1e9 if verified else None,
+                "verified_differences": verified.differences if verified else None,
             }
             for key, value in values.items():
                 if value is not None:
@@ -156,6 +171,7 @@ class _Now(Collector):
         yield from gauges.values()
         yield alarms
         yield failures
+        yield from livemetrics.collect(self._store.rows())
         yield GaugeMetricFamily(
             "mirrord_queue_waiting",
             "Mirrors waiting in the queue.",

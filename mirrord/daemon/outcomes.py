@@ -23,6 +23,8 @@ def report(job: Job, outcome: Outcome) -> None:
         )
         return
     update = outcome.update
+    if update is not None and update.not_resumed:
+        say("error", f"{job.name}: may still be paused: {update.not_resumed}", **facts)
     if update is None or not update.snapshot:
         if job.verb != "update":
             say("info", f"{job.name}: {job.verb} {outcome.status} in {duration}", **facts)

@@ -10,6 +10,8 @@ from mirrord.system import clock
 from mirrord.system.mounts import MountTable
 
 _PROBE_EVERY_S = 600.0
+#: Live mirrors: a process that ended is restarted then.
+_LIVE_EVERY_S = 3.0
 #: After a failed probe what is known is old: the next one is sooner.
 _AGAIN_S = 10.0
 
@@ -23,7 +25,8 @@ class Poller:
         refresh: Callable[[str], Awaitable[None]],
         background: Background,
     ) -> None:
-        self._scheduler, self._refresh, self._background = scheduler, refresh, background
+        self.refresh = refresh
+        self._scheduler, self._background = scheduler, background
         self._probed_s: dict[str, float] = {}
         #: Being probed now: an end that hangs is not probed again.
         self._probing: set[str] = set()
@@ -49,10 +52,20 @@ class Poller:
             self._probed_s.setdefault(name, now_s)
         share = max(1, round(len(mirrors) * interval_s / _PROBE_EVERY_S))
         idle = self._probed_s.keys() - self._scheduler.queue.running.keys() - self._probing
-        for name in sorted(idle, key=self._probed_s.__getitem__)[:share]:
+        live = {name for name in idle if mirrors[name].definition.is_live}
+        due = [name for name in live if now_s - self._probed_s[name] >= _LIVE_EVERY_S]
+        for name in sorted(idle - live, key=self._probed_s.__getitem__)[:share]:
             if now_s - self._probed_s[name] >= _PROBE_EVERY_S:
-                self._probed_s[name] = now_s
-                self._background(self._probe(name))
+                due.append(name)
+        for name in due:
+            self._probed_s[name] = now_s
+            self._background(self._probe(name))
+
+    def probe_now(self, name: str) -> None:
+        """Probe a mirror at once, unless that is under way."""
+        if name not in self._probing:
+            self._probed_s[name] = clock.monotonic_s()
+            self._background(self._probe(name))
 
     def probe_again(self, name: str) -> None:
         """A probe failed: the next is due in a few seconds."""
@@ -61,6 +74,6 @@ class Poller:
     async def _probe(self, name: str) -> None:
         self._probing.add(name)
         try:
-            await self._refresh(name)
+            await self.refresh(name)
         finally:
             self._probing.discard(name)

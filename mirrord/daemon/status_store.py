@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mirrord.core.status import MirrorStatus, Reading, RunningVerb, Supervision, judge
+from mirrord.core.status import MirrorStatus, Reading, RunningVerb, Supervision, judge, judge_lag
 from mirrord.daemon.running import Running
-from mirrord.scheduler.scheduler import Scheduler
+from mirrord.scheduler.scheduler import Scheduler, verification
 from mirrord.system import clock
 
 
@@ -34,6 +34,17 @@ class StatusStore:
             watched.error,
             name in self._scheduler.queue.waiting,
             self._scheduler.timers.next_ns(name),
+            self._scheduler.timers.next_ns(verification(name)),
         )
         reading = reading._replace(confirmed_ns=watched.standing.confirmed_ns)
         return judge(reading, now_ns=now_ns, running=running, supervision=supervision)
+
+    def rpo_at_risk(self, name: str) -> bool:
+        """Whether a mirror's promise breaks at the rate of its transfer (any thread)."""
+        watched, running = self._scheduler.mirrors.get(name), self.running.get(name)
+        if watched is None or running is None:
+            return False
+        schedule = watched.schedule
+        objective_s = watched.definition.promise.rpo_s or (schedule.lag_s if schedule else None)
+        left_s = running.verb().progress.left_s
+        return judge_lag(watched.lag_s(), objective_s, left_s=left_s).at_risk

@@ -8,7 +8,7 @@ from mirrord.daemon.clockguard import ClockGuard
 from mirrord.daemon.journal import say
 from mirrord.daemon.ledger import Ledger
 from mirrord.daemon.poller import Poller
-from mirrord.daemon.tasks import Background
+from mirrord.daemon.resumer import Resumer
 from mirrord.scheduler.scheduler import Scheduler
 from mirrord.system import notify
 from mirrord.system.native import Panic
@@ -27,10 +27,10 @@ class Watch:
         guard: ClockGuard,
         ledger: Ledger,
         poller: Poller,
-        background: Background,
+        resumer: Resumer,
     ) -> None:
         self._scheduler, self._guard, self._ledger = scheduler, guard, ledger
-        self._poller, self._background = poller, background
+        self._poller, self._resumer = poller, resumer
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -62,6 +62,8 @@ class Watch:
         for name in list(due):
             self._scheduler.check(name)
         if ticks % _HEARTBEAT_EVERY == 0:
-            self._background(self._ledger.heartbeat())
+            self._ledger.heartbeat()
+        if ticks % _CHECK_EVERY == 0:
+            self._resumer.resume_forsaken()
         self._poller.poll(_TICK_S)
-        self._ledger.judge_host(self._guard.findings())
+        self._ledger.judge_host()

@@ -20,12 +20,22 @@ T = TypeVar("T")
 
 #: For verbs that are not queued: a restore of files may take hours.
 VERBS = 8
+#: For scheduled verifications: each keeps two disks busy.
+VERIFICATIONS = 2
 #: For reports, and for abort, which must not wait for a long verb.
 REPORTS = 8
 #: For the daemon's probes of the ends of mirrors: a disk that hangs delays only these.
 PROBES = 2
+#: For the loops of live mirrors' policies: one for each, as long as the daemon runs. No limit, as a
+#: loop that waited for another one to end would wait for ever; threads are started when needed.
+STEERED = 1 << 30
+#: For the loops that wait for full windows of semi-sync. Further mirrors are only probed. Each
+#: occupies a thread at the primary's host, too (`mirrord.link.session.CALLS_MAX`).
+WINDOWS = 32
 #: For the daemon's own records: short, and of the catalogue only.
 RECORDS = 2
+#: For resuming what a pause has left paused: long verbs must not delay that.
+RESUMES = 4
 #: For notification of alarms, which may hang. One thread, so that an alarm is never reported as
 #: cleared before it was reported as active.
 NOTIFIERS = 1
@@ -52,12 +62,14 @@ class Crew:
 
 
 class Workers:
-    """Pools: transfers (as many as may run at once), verbs, reports, probes, records, notifiers."""
+    """Pools: transfers (as many as may run at once), verbs, verifications, reports, probes,
+    records, loops of policies, loops that wait for full windows, resumes, notifiers.
+    """
 
     def __init__(
         self, paths: Paths, host: Host, limits: Limits, rpo_at_risk: Callable[[str], bool]
     ) -> None:
-        self._paths, self._host, self._limits, self._rpo_at_risk = paths, host, limits, rpo_at_risk
+        self.paths, self._host, self._limits, self._rpo_at_risk = paths, host, limits, rpo_at_risk
         self._shared = Shared()
         #: All services that were made, and the unused ones of them.
         self._services: list[Service] = []
@@ -65,8 +77,12 @@ class Workers:
         self._lock = threading.Lock()
         self.transfer = Crew(host.limits.transfers, "transfer", self._service)
         self.verb = Crew(VERBS, "verb", self._service)
+        self.verify = Crew(VERIFICATIONS, "verify", self._service)
         self.report = Crew(REPORTS, "report", self._service)
         self.probe = Crew(PROBES, "probe", self._service)
+        self.steer = Crew(STEERED, "steer", self._service)
+        self.window = Crew(WINDOWS, "window", self._service)
+        self.resume = Crew(RESUMES, "resume", self._service)
         self.record = Crew(RECORDS, "record", self._service)
         self._notifiers = ThreadPoolExecutor(NOTIFIERS, "notifier")
 
@@ -96,7 +112,7 @@ class Workers:
                 self._idle.append(service)
 
     def _made(self) -> Service:
-        service = Service(self._paths, shared=self._shared)
+        service = Service(self.paths, shared=self._shared)
         service.rpo_at_risk = self._rpo_at_risk
         service.share(self._host, self._limits)
         self._services.append(service)
@@ -104,7 +120,8 @@ class Workers:
 
     def close(self) -> None:
         """Wait for what runs, then close the catalogues."""
-        for crew in (self.transfer, self.verb, self.report, self.probe, self.record):
+        crews = (self.transfer, self.verb, self.verify, self.report, self.probe, self.record)
+        for crew in (*crews, self.steer, self.window, self.resume):
             crew.pool.shutdown(wait=True)
         self._notifiers.shutdown(wait=False, cancel_futures=True)
         for service in self._services:

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 from mirrord.core.errors import MirrordError, Unsupported
 from mirrord.core.model import Role
+from mirrord.core.pause import PauseReport
 from mirrord.core.relationship import Fence
 from mirrord.core.sets import parts_of
 from mirrord.drivers.contract import Capability, Driver
@@ -32,6 +33,10 @@ class Joint(Driver):
         self._seen: dict[tuple[int, str], str] = {}
         #: Of the sets that were taken here.
         self._spread_ms: dict[str, int] = {}
+        #: How long taking the last snapshot of each member took.
+        self.took_s: list[float] = []
+        #: Of sets that were taken here while applications were paused.
+        self.pauses: dict[str, PauseReport] = {}
         self.kind = self.drivers[0].kind
         self._fence = self.drivers[0].fence
         self._waiting = self.drivers[0].waiting

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from functools import lru_cache
@@ -13,12 +12,21 @@ from mirrord.core.errors import MirrordError
 from mirrord.core.model import Definition
 from mirrord.engine.throttle import Backoff, Bucket, Rate, Throttle
 from mirrord.schedules.rates import Rates, parse_rates
-from mirrord.system import clock
+from mirrord.system import clock, files
 
 
 @lru_cache(maxsize=1024)
 def _parsed(text: str, zone: str) -> Rates:
     return parse_rates(text, zone=zone)
+
+
+def rate_of(definition: Definition, zone: str, moment_ns: int) -> int:
+    """What its `throttle` says at that moment, bytes per second; 0: unlimited. zone: without one of
+    its own.
+    """
+    text = definition.pace.throttle
+    rate = _parsed(text, definition.timing.zone or zone).at(moment_ns) if text else None
+    return round(rate or 0)
 
 
 class Limits:
@@ -81,11 +89,11 @@ class _OwnRate:
     ) -> None:
         self._definition, self._definitions = definition, definitions
         self._zone, self._danger = zone, danger
-        self._seen = self._stamp()
+        self._seen = files.stamp(definition.file)
 
     def __call__(self) -> float | None:
-        stamp = self._stamp()
-        if stamp != self._seen:
+        stamp = files.stamp(self._definition.file)
+        if stamp is None or stamp != self._seen:
             self._seen = stamp
             try:
                 known = self._definition
@@ -101,10 +109,3 @@ class _OwnRate:
         if rate is not None and pace.borrow > 1 and self._danger():
             return rate * pace.borrow
         return rate
-
-    def _stamp(self) -> tuple[int, int]:
-        try:
-            found = os.stat(self._definition.file)
-        except OSError:
-            return (0, 0)
-        return (found.st_mtime_ns, found.st_ino)

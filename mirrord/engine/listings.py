@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from mirrord.catalogue.store import Catalogue
 from mirrord.core.errors import MirrordError
-from mirrord.core.model import Snapshot
+from mirrord.core.model import Definition, Snapshot
 from mirrord.core.reports import History, SnapshotCopy, SnapshotEntry, SnapshotTable
 from mirrord.drivers.contract import Driver
 from mirrord.engine import plan
@@ -11,14 +12,13 @@ from mirrord.engine.mirror import Mirror, one_line
 from mirrord.engine.report import facts_of
 
 
-def history(mirror: Mirror, *, limit: int) -> History:
+def history(book: Catalogue, definition: Definition, *, limit: int) -> History:
     """The last transfers and events, newest first."""
-    book = mirror.catalogue
     return History(
-        mirror.name,
-        tuple(book.transfers(mirror.id, limit=limit)),
-        tuple(book.attempts(mirror.id, limit=limit)),
-        tuple(book.events(mirror.id, limit=limit)),
+        definition.name,
+        tuple(book.transfers(definition.id, limit=limit)),
+        tuple(book.attempts(definition.id, limit=limit)),
+        tuple(book.events(definition.id, limit=limit)),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NoReturn
 
 from mirrord.core import sets
@@ -31,7 +32,9 @@ from mirrord.drivers.contract import Capability, Clones, Driver, Pool, clones_of
 from mirrord.drivers.refusals import base_missing, staging_missing
 from mirrord.drivers.streams import Receiver, SendStream
 from mirrord.engine import plan, together
+from mirrord.engine.crew import Crew
 from mirrord.engine.joint import Joint
+from mirrord.system import clock
 
 
 class Members(Joint, Clones):
@@ -148,22 +151,43 @@ class Members(Joint, Clones):
         return [] if self._others else self.drivers[0].own_snapshots(patterns)
 
     def take_snapshot(self, name: str) -> Snapshot:
-        """See `Source.take_snapshot`: atomically for members next to each other, one after another
-        for the rest. Those (`spread_ms`) are of one moment only while writers are paused.
+        """See `Source.take_snapshot`: together for members next to each other, at the same time for
+        the rest. Those (`spread_ms`) are of one moment only while writers are paused.
         """
-        taken: dict[Driver, Snapshot] = {}
-        for driver in self.drivers:
-            if driver not in taken:
-                taken |= _taken(driver, self._others, name)
-        every = [taken[driver] for driver in self.drivers]
+        taken: dict[Driver, tuple[Snapshot, float]] = {}
+        works = [partial(_taken, some, name) for some in self._beside()]
+        for found_there in Crew(len(works)).run(works) if len(works) > 1 else [works[0]()]:
+            taken |= found_there
+        every = [taken[driver][0] for driver in self.drivers]
+        self.took_s = [taken[driver][1] for driver in self.drivers]
         found = sets.together(every)
         times = [one.taken_at_ns for one in every]
-        self._spread_ms[found.guid] = (max(times) - min(times)) // 1_000_000
+        spread_ns = max(times) - min(times)
+        if len(works) > 1 and self.remote:  # clocks of hosts are not compared
+            spread_ns = round(1e9 * max(self.took_s))
+        self._spread_ms[found.guid] = spread_ns // 1_000_000
         return found
+
+    def _beside(self) -> list[list[Driver]]:
+        """The members in groups whose snapshots are taken together."""
+        groups: list[list[Driver]] = []
+        for driver in self.drivers:
+            for some in groups:
+                if isinstance(some[0], Pool) and some[0].is_beside(driver):
+                    some.append(driver)
+                    break
+            else:
+                groups.append([driver])
+        return groups
+
+    def make_ready(self, name: str) -> None:
+        """See `Source.make_ready`."""
+        works = [partial(driver.make_ready, name) for driver in self.drivers]
+        Crew(len(works)).run(works)
 
     def spread_ms(self, guid: str) -> int | None:
         """How far apart in time the snapshots of a set taken by this object are; None for any other
-        set.
+        set. Where other hosts took several parts of it: how long taking the slowest one took.
         """
         return self._spread_ms.get(guid)
 
@@ -415,14 +439,18 @@ class Members(Joint, Clones):
         return clones_of(self._only("there are no writable copies")).end_test()
 
 
-def _taken(driver: Driver, others: Sequence[Driver], name: str) -> dict[Driver, Snapshot]:
-    """Take the snapshot of a volume, and of those of the others that are next to it."""
-    if isinstance(driver, Pool):
-        adjacent = [one for one in others if one is not driver and driver.is_beside(one)]
-        if adjacent:
-            taken = driver.take_together(name, [one for one in adjacent if isinstance(one, Pool)])
-            return dict(zip((driver, *adjacent), taken, strict=True))
-    return {driver: driver.take_snapshot(name)}
+def _taken(some: Sequence[Driver], name: str) -> dict[Driver, tuple[Snapshot, float]]:
+    """Take the snapshots of volumes next to each other; each with how many seconds that took."""
+    began_s = clock.monotonic_s()
+    first, *others = some
+    if others:
+        assert isinstance(first, Pool), first
+        pools = [one for one in others if isinstance(one, Pool)]
+        taken = first.take_together(name, pools)
+    else:
+        taken = [first.take_snapshot(name)]
+    took_s = clock.monotonic_s() - began_s
+    return {driver: (one, took_s) for driver, one in zip(some, taken, strict=True)}
 
 
 def _is_needed(driver: Driver, guid: str) -> bool:

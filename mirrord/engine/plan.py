@@ -88,6 +88,33 @@ def left_over(
     ]
 
 
+def aborted(
+    source: Sequence[Snapshot],
+    destination: Sequence[Snapshot],
+    mirror_id: str,
+    known: Collection[str],
+    base: Snapshot | None,
+) -> list[Snapshot]:
+    """The mirror's sets at the source that an aborted cycle has left there, because a host could
+    not be reached. known: the names of sets that were to be transferred. Without a base only those
+    that lack a member's snapshot: the others may be all that is left.
+    """
+    guids = [one.guid for one in source]
+    there = {one.name for one in destination}
+    first = guids.index(base.guid) + 1 if base is not None and base.guid in guids else None
+    return [
+        one
+        for one in source[first or 0 :]
+        if one.kind is SnapshotKind.REFERENCE
+        and sequence_of(one.name, mirror_id)
+        and one.name not in known
+        and one.name not in there
+        and not one.pinned
+        and not one.aside
+        and (first is not None or not is_complete(one.guid))
+    ]
+
+
 def find_base(
     name: str, source: Sequence[Snapshot], destination: Sequence[Snapshot], shown: str
 ) -> Snapshot | Conflict:

@@ -12,14 +12,15 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from mirrord.core.errors import Busy
 from mirrord.core.states import Activity, Verb
 from mirrord.system import clock, locks
 
 if TYPE_CHECKING:
-    from mirrord.engine.mirror import Mirror
+    from mirrord.core.results import Watcher
+    from mirrord.engine.progress import RunFiles
 
 _POLL_S = 0.05
 #: A process that runs only this verb gets a signal when it has not reacted by then.
@@ -28,8 +29,24 @@ _SIGNAL_S = 2.0
 _PATIENCE_S = 600.0
 
 
+class Preempted(Protocol):
+    """A mirror as far as this module is concerned."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def run(self) -> RunFiles:
+        """The files of the run."""
+
+    @property
+    def watcher(self) -> Watcher:
+        """What receives its progress."""
+
+
 @contextmanager
-def first(mirror: Mirror, verb: Verb) -> Iterator[bool]:
+def first(mirror: Preempted, verb: Verb) -> Iterator[bool]:
     """Have priority on this mirror while the block runs; yields whether a verb was ended for it.
 
     `Busy` when another process already has priority, or when the running verb does not end.
@@ -43,14 +60,14 @@ def first(mirror: Mirror, verb: Verb) -> Iterator[bool]:
             mirror.run.goes_first = False
 
 
-def passing(mirror: Mirror) -> AbstractContextManager[None]:
+def passing(mirror: Preempted) -> AbstractContextManager[None]:
     """Take the mirror's lock in this block; `Busy` while another process has priority."""
     if mirror.run.goes_first:
         return nullcontext()
     return locks.passing(mirror.run.gate, what=f"mirror '{mirror.name}'")
 
 
-def _stop(mirror: Mirror, verb: Verb) -> bool:
+def _stop(mirror: Preempted, verb: Verb) -> bool:
     """End the running verb; returns whether there was one."""
     started_s, signalled, stopped = clock.monotonic_s(), False, False
     while (holder := locks.holder_of(mirror.run.lock)) is not None:

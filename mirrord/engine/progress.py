@@ -37,8 +37,12 @@ class RunFiles:
     """
 
     def __init__(self, folder: Path, name: str) -> None:
+        self.folder = folder
         self.lock = folder / f"{name}.lock"
         self.gate = folder / f"{name}.gate"
+        #: Locked while the mode of a live mirror is set.
+        self.mode = folder / f"{name}.mode"
+        self.verifying = folder / f"{name}.verifying"
         self._progress = folder / f"{name}.progress"
         self._abort = folder / f"{name}.abort"
         #: Whether this process holds the gate (`preempt.first`).

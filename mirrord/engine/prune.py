@@ -176,6 +176,33 @@ def _delete_left_over(mirror: Mirror, here: Sequence[Snapshot], there: Sequence[
                 _delete_at(mirror, mirror.source, rest, ())
 
 
+def drop_aborted(
+    mirror: Mirror, here: list[Snapshot], there: list[Snapshot], base: Snapshot | None
+) -> list[Snapshot]:
+    """Delete sets of the source that an earlier cycle could not delete when it was aborted; returns
+    what the source has then.
+    """
+    known = {name for name, _, _ in mirror.catalogue.snapshots(mirror.id).values()}
+    gone = plan.aborted(here, there, mirror.id, known, base)
+    shared = mirror.catalogue.others(mirror.id, str(mirror.source), [one.guid for one in gone])
+    gone = [one for one in gone if one.guid not in shared]
+    if not gone:
+        return here
+    try:
+        with mirror.source_locked():
+            if mirror.source.facts().role is not Role.LIVE:
+                return here
+            _delete_at(mirror, mirror.source, gone, ())
+    except (MirrordError, OSError) as error:
+        text = f"the snapshots of an aborted set were not deleted: {one_line(error)}"
+        mirror.catalogue.add_event(mirror.id, "warning", text)
+        return here
+    names = ", ".join(one.name for one in gone)
+    text = f"the snapshots of an aborted set were deleted: {names}"
+    mirror.catalogue.add_event(mirror.id, "info", text)
+    return [one for one in here if one not in gone]
+
+
 def _delete_at_source(mirror: Mirror, gone: Sequence[Snapshot], pinned: Sequence[str]) -> None:
     guids = [snapshot.guid for snapshot in gone]
     # One that several mirrors share is deleted by the last of them.

@@ -45,7 +45,7 @@ from mirrord.core.sets import is_complete
 from mirrord.core.states import Activity, State, Verb
 from mirrord.core.units import format_size
 from mirrord.drivers.contract import Capability, Driver
-from mirrord.engine import failover_steps, plan, relation
+from mirrord.engine import failover_steps, plan, relation, stillpaused
 from mirrord.engine.direction import Turned
 from mirrord.engine.members import Members
 from mirrord.engine.mirror import Mirror, one_line
@@ -98,6 +98,7 @@ def recover(
     transfer whose source cannot be reached is given up. Raises `Undecided`; and `Turned` when it
     was a reverse: the mirror then has the other direction, and has to be opened again.
     """
+    stillpaused.resume(mirror)
     operation = mirror.catalogue.operation(mirror.id)
     if operation is None:
         return Recovered()
@@ -115,8 +116,9 @@ def recover(
     if error is None and not _is_kept(mirror, operation):
         _tell(mirror, operation)
     if operation.phase == "begun":
-        _drop_snapshot(mirror, operation)
-        mirror.catalogue.end(mirror.id)
+        # After a failure here the next command tries once more: only it knows the snapshot.
+        if _drop_snapshot(mirror, operation) or error is None:
+            mirror.catalogue.end(mirror.id)
         return Recovered()
     return _settle_transfer(mirror, operation, error, without_source=without_source)
 
@@ -350,7 +352,9 @@ def _settle_transfer(
     transfer_id, guid, show = arguments.transfer, arguments.guid, arguments.show
     staging = _staging(mirror, transfer_id)
     there = {snapshot.guid: snapshot for snapshot in mirror.destination.snapshots()}
-    if guid in there or (staging is not None and staging.complete):
+    # What is to be verified before it is committed is resumed instead: that has still to be done.
+    committable = staging is not None and staging.complete and not mirror.definition.verify.updates
+    if guid in there or committable:
         snapshot = mirror.destination.commit(transfer_id, show=show)
         if not show:
             _drop_snapshot(mirror, operation)
@@ -430,7 +434,7 @@ def _staging(mirror: Mirror, transfer_id: str) -> Staging | None:
 
 def _pending(mirror: Mirror, operation: Operation, staging: Staging | None) -> Pending | None:
     resumable = Capability.RESUME in mirror.destination.capabilities
-    if staging is None or not staging.checkpoint or not resumable:
+    if staging is None or not (staging.complete or (staging.checkpoint and resumable)):
         return None
     arguments = operation.arguments
     base = arguments.base

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mirrord.catalogue.store import MirrorRow, Operation
 from mirrord.core.errors import MirrordError
 from mirrord.core.model import Role, VolumeFacts
+from mirrord.core.pause import decoded
 from mirrord.core.records import AlarmKind, FailureRecord, Finding, Level, TransferRecord
 from mirrord.core.states import LIVE_VERBS, State
 from mirrord.core.status import (
@@ -15,9 +16,12 @@ from mirrord.core.status import (
     Reading,
     RunningVerb,
     judge,
+    judge_verified,
 )
+from mirrord.core.units import format_duration
+from mirrord.core.verification import standing
 from mirrord.drivers.contract import Driver
-from mirrord.engine import plan, shown
+from mirrord.engine import plan, shown, stillpaused
 from mirrord.engine.failures import UPDATE
 from mirrord.engine.mirror import Mirror, one_line
 from mirrord.system import clock, locks
@@ -53,8 +57,14 @@ def read(mirror: Mirror, operation: Operation | None, *, busy: bool) -> Reading:
         *(shown.look_at_source(mirror) if row.state is State.MIRRORED and not busy else ()),
         *(_interrupted(mirror, operation) if operation and not busy else ()),
         *map(_failed, failures),
+        *stillpaused.findings(mirror),
+        *(_long_pause(mirror, last) if last else ()),
     ]
     definition = mirror.definition
+    verified = standing(mirror.catalogue.verifications(mirror.id))
+    if row.state is State.MIRRORED:
+        wrong = judge_verified(verified, seen.name, definition.verify.max_age_s, clock.now_ns())
+        faults += [wrong] if wrong else []
     found = Reading(
         name=mirror.name,
         id=mirror.id,
@@ -71,6 +81,7 @@ def read(mirror: Mirror, operation: Operation | None, *, busy: bool) -> Reading:
         faults=tuple(faults),
         failures=tuple(failures),
         base_risk=_base_risk(mirror, row, facts),
+        verified=verified,
         last_transfer=last,
         interrupted=Interrupted(operation.verb, operation.pid) if operation else None,
     )
@@ -85,6 +96,15 @@ def read(mirror: Mirror, operation: Operation | None, *, busy: bool) -> Reading:
     )
 
 
+def _long_pause(mirror: Mirror, last: TransferRecord) -> list[Finding]:
+    """The last pause, if it was longer than allowed."""
+    report, alarm_s = decoded(last.pause), mirror.definition.pausing.alarm_s
+    if report is None or report.longest_ms <= 1000 * alarm_s:
+        return []
+    text = f"the application was {report.line()}, longer than {format_duration(alarm_s)}"
+    return [Finding(AlarmKind.PAUSE, Level.WARNING, text)]
+
+
 def _reversed_since_ns(mirror: Mirror) -> int | None:
     """Since when the sites have changed roles, 0 when that is not known; None: they have not."""
     if not mirror.definition.reversed:
@@ -95,9 +115,16 @@ def _reversed_since_ns(mirror: Mirror) -> int | None:
 
 def _members(mirror: Mirror) -> tuple[MemberPair, ...]:
     """The pairs of volumes of a mirror."""
-    pairs = zip(mirror.source.names, mirror.source.drivers, mirror.destination.drivers, strict=True)
+    pairs = zip(
+        mirror.source.names,
+        mirror.source.drivers,
+        mirror.destination.drivers,
+        mirror.definition.pausers,
+        strict=True,
+    )
     return tuple(
-        MemberPair(name, str(source), str(destination)) for name, source, destination in pairs
+        MemberPair(name, str(source), str(destination), pause)
+        for name, source, destination, pause in pairs
     )
 
 

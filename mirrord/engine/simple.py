@@ -18,7 +18,15 @@ from mirrord.core.model import Role, SnapshotKind
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, Already, State, Verb
 from mirrord.core.units import format_size
-from mirrord.engine import direction, failover_steps, pinning, preempt, recovery, relation
+from mirrord.engine import (
+    direction,
+    failover_steps,
+    pinning,
+    preempt,
+    recovery,
+    relation,
+    stillpaused,
+)
 from mirrord.engine.members import Members
 from mirrord.engine.mirror import Mirror, one_line
 from mirrord.system.waiting import HURRY_S
@@ -239,10 +247,13 @@ def delete(mirror: Mirror, *, yes: bool, keep_snapshots: bool) -> Result:
                 count = _drop_references(mirror)
             except (MirrordError, OSError) as error:
                 trouble += f" Snapshots were not deleted at the source: {one_line(error)}."
+        with suppress(MirrordError, OSError):  # what is left is told
+            stillpaused.resume(mirror)
         return _deleted(mirror, count, trouble)
 
 
 def _deleted(mirror: Mirror, count: int, trouble: str) -> Result:
+    trouble += "".join(f" Warning: {one.line()}." for one in stillpaused.listed(mirror))
     mirror.relation.definitions.remove(mirror.name)
     mirror.catalogue.remove_mirror(mirror.id)
     return Result(

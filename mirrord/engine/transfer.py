@@ -16,11 +16,11 @@ from mirrord.core.errors import (
     PartLost,
     Unreachable,
 )
-from mirrord.core.model import BlockStates, Delta, ReceiveRequest, Snapshot, Staging
+from mirrord.core.model import BlockStates, ReceiveRequest, Snapshot, Staging
 from mirrord.core.results import Watcher
 from mirrord.core.states import Activity
 from mirrord.core.units import format_size
-from mirrord.drivers.contract import Capability, Driver
+from mirrord.drivers.contract import Driver
 from mirrord.drivers.streams import SendStream
 from mirrord.engine.fanout import Fanout
 from mirrord.engine.progress import Progress
@@ -33,8 +33,8 @@ from mirrord.system.waiting import Waiting
 _PAUSE_FIRST_S = 0.1
 _PAUSE_MAX_S = 10.0
 _PATIENCE_S = 60.0
-#: Smaller transfers keep no data that would need extra space.
-_SPOOL_BYTES = 4 << 20
+#: A smaller transfer is repeated: a checkpoint would cost more than it saves.
+_RESUMABLE_BYTES = 4 << 20
 #: How often an unusable checkpoint is handled by starting over: the data before the first fault in
 #: it is tried first.
 _USELESS_MAX = 2
@@ -180,17 +180,19 @@ def _carry_once(route: Route, transfer_id: str, base: str | None, snapshot: Snap
     delta = route.sender.delta(base, snapshot.guid)
     route.run.check_abort()
     delta_s = clock.monotonic_s() - started_s
-    resumable = route.sender.remote or route.receiver.remote
-    if Capability.SPOOL in route.receiver.capabilities:
-        staging, resumable = _check_spool(route, delta, staging, snapshot, resumable=resumable)
-        done_bytes = staging.received_bytes if staging else 0
-    else:
-        done_bytes = staging.received_bytes if staging else 0
-        _check_space(route, max(delta.added_bytes - done_bytes, 0), snapshot)
+    done_bytes = staging.received_bytes if staging else 0
+    _check_space(route, max(delta.added_bytes - done_bytes, 0), snapshot)
     route.watcher.activity(Activity.TRANSFERRING, snapshot.name)
     route.watcher.transfer(snapshot.name, delta.send_bytes, done_bytes)
     route.run.begin_transfer(snapshot.name, delta.send_bytes, done_bytes)
-    request = ReceiveRequest(transfer_id, route.mirror_id, base, snapshot, resumable)
+    request = ReceiveRequest(
+        transfer_id,
+        route.mirror_id,
+        base,
+        snapshot,
+        resumable=delta.send_bytes > _RESUMABLE_BYTES,
+        local=not (route.sender.remote or route.receiver.remote),
+    )
     moved, checksum = _pump(route, request, staging, done_bytes)
     return Outcome(
         stream_bytes=moved,
@@ -207,8 +209,16 @@ def _carry_once(route: Route, transfer_id: str, base: str | None, snapshot: Snap
 def _pump(
     route: Route, request: ReceiveRequest, staging: Staging | None, done_bytes: int
 ) -> tuple[int, str]:
-    """Move the stream; returns its bytes and checksum."""
-    moved, checksum = 0, StreamChecksum()
+    """Move the stream; returns its bytes and checksum, "" if nobody computed that."""
+    moved, direct = 0, False
+
+    def count(size_bytes: int) -> None:
+        nonlocal moved
+        moved += size_bytes
+        route.watcher.moved(size_bytes)
+        route.run.moved(size_bytes, done_bytes + moved)
+        route.throttle.moved(size_bytes)
+
     guid = request.snapshot.guid
     checkpoint = dict(staging.checkpoint) if staging and staging.checkpoint else None
     with (
@@ -216,53 +226,29 @@ def _pump(
         route.send(request.base, guid, checkpoint) as stream,
     ):
         receiver.waiting = stream.waiting = route.waiting
-        while stream.skip() or receiver.catch_up():
+        computed = stream.checksum or receiver.checksum
+        checksum = computed or StreamChecksum()
+        while stream.skip():
             route.run.check_abort()
-        while chunk := stream.read():
-            checksum.update(chunk)
+        while (taken := receiver.take_from(stream, route.throttle.piece_bytes())) != 0:
+            route.run.check_abort()
+            if taken is not None:
+                direct = True
+                count(taken)
+                continue
+            if not (chunk := stream.read()):
+                break
+            if computed is None:
+                checksum.update(chunk)
             view, piece_bytes = memoryview(chunk), route.throttle.piece_bytes()
             for start in range(0, len(chunk), piece_bytes):
                 route.run.check_abort()
                 piece = view[start : start + piece_bytes]
                 receiver.write(piece)
-                moved += len(piece)
-                route.watcher.moved(len(piece))
-                route.run.moved(len(piece), done_bytes + moved)
-                route.throttle.moved(len(piece))
+                count(len(piece))
         route.run.check_abort()
         receiver.finish()
-    return moved, checksum.hexdigest()
-
-
-def _check_spool(
-    route: Route, delta: Delta, staging: Staging | None, snapshot: Snapshot, *, resumable: bool
-) -> tuple[Staging | None, bool]:
-    """Check that the delta fits; a checkpoint that takes its space is discarded.
-
-    Returns the checkpoint that is left, and whether there is space to keep what is received.
-    """
-    try:
-        _check_space(route, delta.added_bytes, snapshot)
-    except NoSpace:
-        if staging is None or not staging.checkpoint:
-            raise
-        route.tell(
-            f"the data of an interrupted transfer ({format_size(staging.received_bytes)}) was "
-            f"discarded: {route.receiver} has no space to keep it"
-        )
-        route.receiver.discard(staging.transfer_id)
-        staging = None
-        _check_space(route, delta.added_bytes, snapshot)
-    kept_bytes = delta.send_bytes - (staging.received_bytes if staging else 0)
-    if resumable and kept_bytes > _SPOOL_BYTES:
-        need_bytes = delta.added_bytes + delta.added_bytes // _METADATA_SHARE + kept_bytes
-        if need_bytes > route.receiver.facts().free_bytes:
-            resumable = False
-            route.tell(
-                f"{route.receiver} has no space for a checkpoint of {snapshot.name}: if the "
-                "transfer is interrupted, it starts over"
-            )
-    return staging, resumable
+    return moved, "" if direct and computed is None else checksum.hexdigest()
 
 
 def _check_space(route: Route, added_bytes: int, snapshot: Snapshot) -> None:

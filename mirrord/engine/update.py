@@ -27,7 +27,18 @@ from mirrord.core.states import Activity, State, Verb
 from mirrord.core.units import format_duration, format_size
 from mirrord.drivers import refusals
 from mirrord.drivers.refusals import not_a_mirror
-from mirrord.engine import cascade, hooks, pinning, places, plan, prune, recovery, relation
+from mirrord.engine import (
+    cascade,
+    hooks,
+    pausing,
+    pinning,
+    places,
+    plan,
+    proof,
+    prune,
+    recovery,
+    relation,
+)
 from mirrord.engine.cycle import Total, commit, prepare
 from mirrord.engine.mirror import Mirror, check_destination, check_source
 from mirrord.engine.recovery import Pending, Recovered
@@ -75,6 +86,7 @@ def _transfer_all(
     mirror: Mirror, verb: Verb, recovered: Recovered, *, full_reason: str, replaced: bool = False
 ) -> Result:
     started_s, total = clock.monotonic_s(), Total()
+    proof.demand(mirror)
     pending = recovered.pending
     if pending is not None:
         _finish_pending(mirror, verb, pending, full_reason, total)
@@ -92,6 +104,7 @@ def _transfer_all(
     base = _base(mirror, here, there, shown)
     if base is not None and not replaced:
         check_descent(mirror, here, {one.guid for one in there})
+    here = prune.drop_aborted(mirror, here, there, base)
     own = mirror.source.own_snapshots(mirror.definition.snapshots)
     asked_ns = clock.now_ns()
     back = base is not None and base.guid != shown
@@ -121,6 +134,7 @@ def _transfer_all(
                     step.show,
                     str(mirror.source),
                     mirror.source.spread_ms(step.snapshot.guid),
+                    mirror.source.pauses.get(step.snapshot.guid),
                 )
                 _cycle(mirror, begun, total)
             hook_facts["bytes"] = str(total.stream_bytes)
@@ -229,9 +243,15 @@ def _cycle(
     routes = mirror.routes(partial(prune.make_room, mirror, base=begun.base))
     found = legs(routes, begun.base, begun.snapshot, held=held)
     outcome = ship(found, begun.id, run=mirror.run, watcher=mirror.watcher)
+    verified = None
+    if mirror.definition.verify.updates:
+        with total.timing("verify"):
+            verified = proof.prove(mirror, begun, found)
     mirror.watcher.activity(Activity.COMMITTING, begun.snapshot.name)
     mirror.run.enter(Activity.COMMITTING)
     commit(begun, outcome, total, mirror.destination, mirror.catalogue, mirror.id)
+    if verified is not None:
+        mirror.catalogue.add_verification(mirror.id, verified)
     if begun.show and mirror.relation.known is None:
         relation.ensure(mirror)
 
@@ -316,7 +336,7 @@ def _take(mirror: Mirror, verb: Verb, there: set[str]) -> tuple[Snapshot, int]:
 def _taken(mirror: Mirror, name: str) -> tuple[Snapshot, bool]:
     """The incremental; True: it was not taken by this mirror, but is replicated in a cascade."""
     try:
-        return mirror.take_snapshot(name), False
+        return pausing.take(mirror, name), False
     except Refused:
         upstream = cascade.passed_on(mirror)
         if upstream is None:
@@ -344,6 +364,10 @@ def _done(mirror: Mirror, snapshot: Snapshot, total: Total, started_s: float) ->
     rate = total.stream_bytes / duration_s if duration_s > 0 else 0
     resumed = f", resumed after {format_size(total.resumed_bytes)}" if total.resumed_bytes else ""
     refused = f"\nNote: pruning was refused: {total.prune_refused}." if total.prune_refused else ""
+    pause = mirror.source.pauses.get(snapshot.guid)
+    paused = (
+        f"\nWarning: may still be paused: {pause.problems}." if pause and pause.problems else ""
+    )
     numbers = UpdateNumbers(
         confirmed_ns=snapshot.taken_at_ns,
         prune_refused=total.prune_refused,
@@ -356,11 +380,13 @@ def _done(mirror: Mirror, snapshot: Snapshot, total: Total, started_s: float) ->
         throttled_s=round(total.throttled_s, 6),
         phases={phase: round(spent_s, 6) for phase, spent_s in total.phases.items()},
         block_states=total.block_states,
+        pause_s=pause.longest_ms / 1000 if pause else None,
+        not_resumed=pause.problems if pause else "",
     )
     return Result(
         "done",
         f"'{mirror.name}' now shows {snapshot.name}: {format_size(total.stream_bytes)} in "
-        f"{format_duration(duration_s)} ({format_size(rate)}/s){resumed}.{refused}",
+        f"{format_duration(duration_s)} ({format_size(rate)}/s){resumed}.{refused}{paused}",
         numbers.document(),
         numbers,
     )

@@ -14,9 +14,12 @@ from mirrord.core.errors import Aborted, LinkLost, MirrordError, Unreachable, Un
 from mirrord.core.model import Endpoint, Snapshot, Staging, VolumeFacts
 from mirrord.core.relationship import Fence, Relationship
 from mirrord.drivers.contract import Capability, Clones, Driver, Pool, Volume
-from mirrord.drivers.streams import Receiver, SendStream
+from mirrord.drivers.live import Live
+from mirrord.drivers.streams import Receiver, SendStream, Sink
+from mirrord.drivers.verification import Verification
 from mirrord.link.exchange import Cancelled, Exchange
 from mirrord.link.session import Session
+from mirrord.system.native import StreamChecksum
 from mirrord.system.waiting import HURRY_S, Waiting, deadline
 from mirrord.wire.methods import METHODS, Method, Opened
 from mirrord.wire.values import unpack
@@ -65,7 +68,7 @@ def _call_of(method: Method) -> Callable[..., Any]:
 
 
 @_calling
-class RemoteDriver(Driver, Clones, Pool):
+class RemoteDriver(Driver, Clones, Pool, Verification, Live):
     """The driver contract over a session. By that contract every method may be repeated, so a call
     whose connection broke is made again over a new one.
     """
@@ -131,6 +134,27 @@ class RemoteDriver(Driver, Clones, Pool):
                 self._fence_sent = self.fence
             return session, self._opened.number
 
+    @property
+    def connection(self) -> Sessions:
+        """What it is reached by: equal for two volumes on one host, however that is written."""
+        return self._sessions
+
+    def attached(self, name: str) -> tuple[Session, int]:
+        """The session and this volume's number in it, for calls of that method that are not
+        repeated. `Unsupported` when the other end does not have it.
+        """
+        session, number = self._attached()
+        self._demand(METHODS[name], session)
+        return session, number
+
+    def _demand(self, method: Method, session: Session) -> None:
+        if session.version < method.since:
+            raise Unsupported(
+                f"the remote mirrord is too old to {method.what}",
+                where=str(self),
+                hint="Install the same version of mirrord at both ends.",
+            )
+
     def _try(self, work: Callable[[Session, int], Any]) -> Any:
         """Do it, and repeat it over a new connection if the connection breaks."""
         known = self._session is not None
@@ -157,12 +181,7 @@ class RemoteDriver(Driver, Clones, Pool):
         timeout_s = _QUICK_S if method.quick else None
 
         def ask(session: Session, number: int) -> Any:
-            if session.version < method.since:
-                raise Unsupported(
-                    f"the remote mirrord is too old to {method.what}",
-                    where=str(self),
-                    hint="Install the same version of mirrord at both ends.",
-                )
+            self._demand(method, session)
             return session.call(name, number, *words, timeout_s=timeout_s, waiting=self.waiting)
 
         answer = self._try(ask)
@@ -245,6 +264,13 @@ class RemoteDriver(Driver, Clones, Pool):
         listed: list[Snapshot] = self._call("own_snapshots", patterns) if patterns else []
         return listed
 
+    def make_ready(self, name: str) -> None:
+        """See `Source.make_ready`; an older mirrord does that as part of taking the snapshot."""
+        with self.placing():
+            there = self._attached()[0].version >= METHODS["make_ready"].since
+        if there:
+            self._call("make_ready", name)
+
     def is_beside(self, other: Volume) -> bool:
         """See `Pool.is_beside`: only volumes on the same host over the same connection."""
         return (
@@ -308,6 +334,12 @@ class _RemoteStream:
 class _RemoteSend(_RemoteStream, SendStream):
     """A stream sent by the other end."""
 
+    @property
+    def checksum(self) -> StreamChecksum | None:
+        """See `SendStream.checksum`: what both ends compare."""
+        found = self._exchange.checksum_in
+        return found if isinstance(found, StreamChecksum) else None
+
     def read(self) -> bytes | memoryview:
         """The next piece; b"" when the stream is complete and its digest matches."""
         with self._working():
@@ -316,15 +348,45 @@ class _RemoteSend(_RemoteStream, SendStream):
                 self._exchange.result(_QUICK_S)
             return data
 
+    def pass_on(self, sink: Sink, most: int) -> int | None:
+        """See `SendStream.pass_on`: into a pipe."""
+        if sink.pipe is None:
+            return None
+        with self._working():
+            return self._exchange.pour(sink.pipe, most)
+
 
 class _RemoteReceiver(_RemoteStream, Receiver):
     """A receiver at the other end."""
 
+    @property
+    def checksum(self) -> StreamChecksum | None:
+        """See `Receiver.checksum`: what both ends compare."""
+        found = self._exchange.checksum_out
+        return found if isinstance(found, StreamChecksum) else None
+
+    #: See `Sink.pipe`.
+    pipe = None
+
     def write(self, chunk: bytes | memoryview) -> None:
         """See `Receiver.write`."""
+        with self._sending():
+            self._exchange.send(chunk)
+
+    def take_from(self, stream: SendStream, most: int) -> int | None:
+        """See `Receiver.take_from`: the other end verifies the stream."""
+        return stream.pass_on(self, most) if self._exchange.pumps else None
+
+    def take(self, source: int, most: int) -> tuple[int, bytes | memoryview]:
+        """See `Sink.take`."""
+        with self._sending():
+            return self._exchange.pump(source, most)
+
+    @contextmanager
+    def _sending(self) -> Iterator[None]:
         with self._working():
             try:
-                self._exchange.send(chunk)
+                yield
             except Cancelled:
                 raise LinkLost("the other end accepts no more data") from None
 

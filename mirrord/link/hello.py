@@ -19,8 +19,10 @@ from mirrord.wire.frames import MAGIC, FrameReader, Type, value_of
 from mirrord.wire.values import printable
 
 #: Supported versions of the protocol (the content of the frames), newest first.
-#: Version 2 has relationship records and the fence (`Method.since`).
-VERSIONS = (2, 1)
+#: Version 2 has relationship records and the fence (`Method.since`). From version 3 on a stream
+#: ends with its XXH3-128, before that with its BLAKE3.
+VERSIONS = (3, 2, 1)
+CHECKSUM_SINCE = 3
 #: Maximum output of a login shell before mirrord's greeting.
 _STRAY_BYTES_MAX = 64 << 10
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from mirrord.core.errors import LinkLost, MirrordError, ProtocolError
 from mirrord.system import clock
+from mirrord.system.native import TlsSession, WriteGate
 from mirrord.system.waiting import Waiting
 from mirrord.transport.base import ByteStream
 from mirrord.wire.frames import Frame, FrameReader, Type, control, header
@@ -30,42 +31,7 @@ _TRICKLE_BYTES = 1 << 10
 #: Interval at which a lane checks whether a BEAT is due.
 _TICK_S = 1.0
 
-
-class _WriteLock:
-    """Serializes writes: small frames that a peer waits for have priority over bulk data."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._taken = False
-        self._urgent = 0
-
-    def take(self, waiting: Waiting, *, urgent: bool) -> None:
-        """Acquire the lock."""
-        with self._changed:
-            self._urgent += urgent
-            try:
-                waiting.until(
-                    lambda left_s: self._changed.wait_for(
-                        lambda: not self._taken and (urgent or not self._urgent), left_s
-                    )
-                )
-                self._taken = True
-            finally:
-                self._urgent -= urgent
-
-    def take_within(self, within_s: float) -> bool:
-        """As `take`, with a timeout; whether it was acquired."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: not self._taken, within_s):
-                return False
-            self._taken = True
-            return True
-
-    def release(self) -> None:
-        """Release the lock."""
-        with self._changed:
-            self._taken = False
-            self._changed.notify_all()
+_Result = TypeVar("_Result")
 
 
 class Lane:
@@ -74,25 +40,24 @@ class Lane:
     def __init__(self, stream: ByteStream, reader: FrameReader | None = None) -> None:
         self.stream = stream
         self.reader = reader or FrameReader()
-        self._write_lock = _WriteLock()
+        self._gate = WriteGate()
         self._closed = threading.Event()
         self._wrote_s = clock.monotonic_s()
         self._lived_s = clock.monotonic_s()
-        self._trickle = 0
+        self._trickle = self._routed = 0
 
     def write(
         self, kind: Type, stream: int, *body: bytes | memoryview, waiting: Waiting | None = None
     ) -> None:
-        """Send a frame with a raw body of one or two parts. `LinkLost`. waiting: for the lock."""
-        joined = body[0] if len(body) == 1 else b"".join(body)
-        self._put([header(kind, stream, joined), joined], waiting, urgent=kind is not Type.DATA)
+        """Send a frame with a raw body in parts. `LinkLost`. waiting: for the lock."""
+        self._put([header(kind, stream, *body), *body], waiting, urgent=kind is not Type.DATA)
 
     def tell(self, kind: Type, stream: int, value: Any, waiting: Waiting | None = None) -> None:
         """Send a frame with a value. `LinkLost`. waiting: for the lock."""
         self._put(control(kind, stream, value), waiting, urgent=True)
 
     def _put(self, parts: list[Any], waiting: Waiting | None, *, urgent: bool) -> None:
-        self._write_lock.take(waiting or Waiting(), urgent=urgent)
+        (waiting or Waiting()).granted(lambda limit_s: self._gate.take(urgent, limit_s))
         try:
             try:
                 self.stream.write(*parts)
@@ -104,11 +69,25 @@ class Lane:
                 raise
             self._wrote_s = clock.monotonic_s()
         finally:
-            self._write_lock.release()
+            self._gate.release()
+
+    def use(self, work: Callable[[TlsSession, int, WriteGate], _Result]) -> _Result | None:
+        """Let native code write frames: it gets the encryption, the socket and who may write. None
+        when the stream does not permit that. `LinkLost` when it was closed; other errors of `work`
+        are passed on.
+        """
+        native = self.stream.native()
+        if native is None:
+            return None
+        try:
+            with native as (tls, socket):
+                return work(tls, socket, self._gate)
+        except ConnectionAbortedError as error:
+            raise lost(self.stream, str(error)) from error
 
     def take_leave(self, why: str) -> None:
         """Send the last frame, if the other end accepts it immediately."""
-        if not self._write_lock.take_within(_LEAVE_S):
+        if not self._gate.take(True, _LEAVE_S):
             return
         overdue = threading.Timer(_LEAVE_S, self.stream.close)
         overdue.daemon = True
@@ -119,23 +98,29 @@ class Lane:
             return
         finally:
             overdue.cancel()
-            self._write_lock.release()
+            self._gate.release()
 
     def read(self) -> list[Frame]:
         """The next frames, at least one; `LinkLost` at the end, `ProtocolError`."""
         while True:
             try:
-                data = self.stream.read(_READ_BYTES)
+                count, frames = self._receive()
             except OSError as error:
                 raise lost(self.stream, str(error)) from error
-            if not data:
+            if not count:
                 raise lost(self.stream, "closed by the other end")
-            frames = self.reader.feed(data)
-            self._trickle += len(data)
-            if frames or self._trickle >= _TRICKLE_BYTES:
+            self._trickle += count
+            before, self._routed = self._routed, self.reader.routed
+            if frames or self._routed > before or self._trickle >= _TRICKLE_BYTES:
                 self._lived_s, self._trickle = clock.monotonic_s(), 0
             if frames:
                 return frames
+
+    def _receive(self) -> tuple[int, list[Frame]]:
+        if self.reader.begun:
+            return self.reader.take(self.stream.read_frames)
+        data = self.stream.read(_READ_BYTES)
+        return len(data), self.reader.feed(data)
 
     def start(
         self, deliver: Callable[[Frame], None], failed: Callable[[MirrordError], None], name: str

@@ -16,10 +16,10 @@ from mirrord.core.errors import (
     pack_error,
 )
 from mirrord.link.exchange import Cancelled, Exchange
-from mirrord.link.hello import VERSIONS
+from mirrord.link.hello import CHECKSUM_SINCE, VERSIONS
 from mirrord.link.lane import BEAT_S, Lane, lost
 from mirrord.system import clock
-from mirrord.system.native import Panic
+from mirrord.system.native import Panic, Routes, StreamChecksum, StreamDigest
 from mirrord.system.waiting import Waiting, deadline
 from mirrord.wire.compress import Packer
 from mirrord.wire.frames import (
@@ -64,6 +64,8 @@ class Session:
         version: int = VERSIONS[0],
     ) -> None:
         self.budget = Budget(SESSION_BYTES_MAX)
+        #: Where data and credit go.
+        self.routes = Routes()
         self._lanes = [lane]
         self._fast: list[Lane] = []
         self._handler = handler
@@ -115,7 +117,8 @@ class Session:
 
     def _read(self, lane: Lane, name: str) -> None:
         # Calls are small; answers may be large.
-        lane.reader.bound(self.budget, CALL_BYTES_MAX if self._handler else CONTROL_BYTES_MAX)
+        most = CALL_BYTES_MAX if self._handler else CONTROL_BYTES_MAX
+        lane.reader.bound(self.budget, most, self.routes)
 
         def failed(error: MirrordError) -> None:
             if lane in self._lanes:
@@ -189,6 +192,10 @@ class Session:
     def packer(self) -> Packer:
         """A packer for one stream."""
         return Packer(self._compress, lanes=len(self.data_lanes()), now_s=clock.monotonic_s)
+
+    def stream_checksum(self) -> StreamChecksum | StreamDigest:
+        """The checksum of a complete stream that both ends agreed on."""
+        return StreamChecksum() if self.version >= CHECKSUM_SINCE else StreamDigest()
 
     # Calls
 

@@ -87,15 +87,18 @@ class WallTimes:
             self._spans[-1] = (begin_s, ahead_s)
 
     def boot_s(self, wall_ns: int, *, since_s: float = -math.inf) -> float:
-        """When it showed `wall_ns`: of several times the first after `since_s`, else the first.
+        """When it showed `wall_ns`: of several times the first after `since_s`, else the first; now
+        when it has never shown it.
 
         The first, since a lag that is too great is a smaller evil than one that is too small.
         """
         found, wall_s = [], wall_ns / 1e9
-        for (begin_s, ahead_s), (end_s, _) in pairwise([*self._spans, (math.inf, 0.0)]):
+        end = (self._now_s + _LATE_S, 0.0)  # what it will show later it has not shown
+        for (begin_s, ahead_s), (end_s, _) in pairwise([*self._spans, end]):
             at_s = wall_s - ahead_s
             if begin_s - _LATE_S <= at_s <= end_s:
                 found.append(min(at_s, self._now_s))
         if not found:  # a step forward passed it
             found = [begin_s for begin_s, ahead_s in self._spans if wall_s - ahead_s < begin_s]
-        return min((at_s for at_s in found if at_s >= since_s - _STEP_S), default=min(found))
+        after = [at_s for at_s in found if at_s >= since_s - _STEP_S]
+        return min(after or found or [self._now_s])

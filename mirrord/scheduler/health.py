@@ -19,6 +19,7 @@ class View(NamedTuple):
     run, when it failed. quiet_s: how long the running transfer has moved nothing, None when none
     runs. base_risk: why its next update may not be incremental, or "". target: why its lag target
     cannot be held, or "". faults: what else was found by the last look at its ends.
+    verify_error: why its last scheduled verification could not be done, or "".
     """
 
     mirrored: bool = True
@@ -32,6 +33,7 @@ class View(NamedTuple):
     quiet_s: float | None = None
     base_risk: str = ""
     prune_refused: str = ""
+    verify_error: str = ""
     target: str = ""
     faults: tuple[Finding, ...] = ()
 
@@ -67,6 +69,9 @@ def assess(view: View) -> list[Finding]:
         if fault.kind not in kinds:
             kinds.add(fault.kind)
             found.append(fault)
+    if view.verify_error and AlarmKind.VERIFY not in kinds:
+        text = f"the scheduled verification failed: {view.verify_error}"
+        found.append(Finding(AlarmKind.VERIFY, Level.WARNING, text))
     return found
 
 

@@ -417,6 +417,7 @@ class Scheduler:
             quiet_s=None if moved_s is None else clock.monotonic_s() - moved_s,
             base_risk=watched.base_risk,
             prune_refused=watched.prune_refused,
+            verify_error=watched.verify_error,
             target=watched.target,
             faults=watched.faults,
         )
@@ -446,6 +447,11 @@ class Scheduler:
 
 def _retry(name: str) -> str:
     return f"{name}/retry"
+
+
+def verification(name: str) -> str:
+    """The timer of a mirror's scheduled verifications."""
+    return f"{name}/verify"
 
 
 def _missed(name: str) -> str:

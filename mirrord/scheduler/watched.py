@@ -66,6 +66,8 @@ class Watched:
     #: The cause of a run that did not begin for that, or "".
     held_back: str = ""
     prune_refused: str = ""
+    #: Why its last scheduled verification could not be done, or "".
+    verify_error: str = ""
     target: str = ""
     #: When the running job last moved a byte (monotonic), None while none transfers.
     moved_s: float | None = None
@@ -87,6 +89,7 @@ def plainly_well(watched: Watched) -> bool:
         or watched.base_risk
         or watched.faults
         or watched.prune_refused
+        or watched.verify_error
         or watched.target
     ):
         return False

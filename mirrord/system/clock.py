@@ -8,6 +8,7 @@ comparison more than the clock itself.
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Protocol
 
 
@@ -45,6 +46,11 @@ def boottime_s() -> float:
     if _source is None:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return _source.boottime_s()
+
+
+def boot_id() -> str:
+    """What tells this boot of the host from every other one."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def sleep_s(seconds: float) -> None:

@@ -132,10 +132,11 @@ def start(
     stdout: int = subprocess.DEVNULL,
     environment: Mapping[str, str] | None = None,
     keep: Sequence[int] = (),
+    folder: str | os.PathLike[str] | None = None,
 ) -> Process:
     """Start a program that reads `stdin`; the caller waits for it and kills it if need be.
 
-    keep: descriptors that it inherits and holds open until it exits.
+    keep: descriptors that it inherits and holds open until it exits. folder: where it runs.
 
     It gets its own session, so that a Ctrl-C at the terminal reaches only mirrord, which then
     ends it in an orderly way.
@@ -148,6 +149,7 @@ def start(
         start_new_session=True,
         env=_environment(environment),
         pass_fds=tuple(keep),
+        cwd=folder,
     )
 
 

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mirrord.system import steps
+from mirrord.system import clock, steps
 
+#: Times of files are coarser than that on no file system in use.
+_SETTLED_NS = 2 * 10**9
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -27,17 +29,34 @@ def _opened(path: str | Path, flags: int, mode: int = 0o777) -> Iterator[int]:
         os.close(descriptor)
 
 
+def stamp(path: str | Path) -> tuple[int, ...] | None:
+    """What differs once the file at `path` was written or replaced. None: there is none, or it was
+    changed just now, so that another change could have the same time: read it again.
+    """
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    if clock.now_ns() - found.st_ctime_ns < _SETTLED_NS:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
 def sync_directory(path: str | Path) -> None:
     """Make the entries of a directory durable."""
     with _opened(path, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
         os.fsync(descriptor)
 
 
-def sync_filesystem(op: str, path: str | Path) -> None:
-    """Make everything written to the file system of `path` durable (syncfs)."""
+def sync_filesystem(op: str, path: str | Path, opened: int = -1) -> None:
+    """Make everything written to the file system of `path` durable (syncfs).
+
+    opened: a descriptor of it. All data that could not be written since it was opened is an error;
+    without it, an error that another program was told of is not reported again.
+    """
     steps.reached(op)
     with _opened(path, os.O_RDONLY) as descriptor:
-        if _libc.syncfs(descriptor) != 0:
+        if _libc.syncfs(opened if opened >= 0 else descriptor) != 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number), str(path))
 
@@ -107,6 +126,15 @@ def switch_link(op: str, target: str, link: str | Path) -> None:
     steps.reached(f"{op}:LINK")
     os.symlink(target, beside)
     rename(f"{op}:RENAME", beside, link)
+
+
+def make_sparse(op: str, path: str | Path, size: int) -> None:
+    """Create a file of that size without data, which must not exist; durable on return."""
+    steps.reached(op)
+    with _opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600) as descriptor:
+        os.ftruncate(descriptor, size)
+        os.fsync(descriptor)
+    sync_directory(Path(path).parent)
 
 
 def make_directory(op: str, path: str | Path, *, mode: int = 0o755) -> None:

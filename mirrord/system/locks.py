@@ -174,8 +174,9 @@ def passing(path: str | Path, *, what: str) -> Iterator[None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         if not _take(descriptor):
+            holder = _read_holder(descriptor)  # who passes, too, has left no record
             raise Busy(
-                f"{what} is in use by {_read_holder(descriptor)}",
+                f"{what} is in use by {holder if holder.pid else 'another process'}",
                 hint="Wait for it to end, and run the same command again.",
             )
         yield

@@ -6,13 +6,23 @@ error of a thread to a waiting one must name it as well.
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from mirrord._native import (
     BtrfsBlocks,
     BtrfsChanges,
     BtrfsExtents,
     BtrfsStreamScanner,
+    FrameFault,
+    FrameSplitter,
+    Inlet,
+    ModeSimulator,
+    Outlet,
     Panic,
     Replayer,
+    Routes,
+    SnapshotTree,
     StreamChecksum,
     StreamDigest,
     TlsAlert,
@@ -24,21 +34,39 @@ from mirrord._native import (
     TraceFault,
     TraceParser,
     TraceSurvey,
+    VolumeTree,
+    WriteGate,
     ZfsStreamScanner,
     bitmap_runs,
     block_checksums,
     block_events,
     btrfs_rewrite_beginning,
+    drain_to,
+    fill_from,
+    frame_header,
+    mount_detached,
     msgpack_weight,
+    pass_on,
+    tree_blocks,
+    tree_children,
+    tree_root,
 )
+from mirrord.core.errors import Unsupported
 
 __all__ = [
     "BtrfsBlocks",
     "BtrfsChanges",
     "BtrfsExtents",
     "BtrfsStreamScanner",
+    "FrameFault",
+    "FrameSplitter",
+    "Inlet",
+    "ModeSimulator",
+    "Outlet",
     "Panic",
     "Replayer",
+    "Routes",
+    "SnapshotTree",
     "StreamChecksum",
     "StreamDigest",
     "TlsAlert",
@@ -50,10 +78,43 @@ __all__ = [
     "TraceFault",
     "TraceParser",
     "TraceSurvey",
+    "VolumeTree",
+    "WriteGate",
     "ZfsStreamScanner",
     "bitmap_runs",
     "block_checksums",
     "block_events",
     "btrfs_rewrite_beginning",
+    "drain_to",
+    "fill_from",
+    "frame_header",
+    "live_program",
+    "mount_detached",
     "msgpack_weight",
+    "pass_on",
+    "receive_program",
+    "tree_blocks",
+    "tree_children",
+    "tree_root",
 ]
+
+
+_AGAIN = "Install mirrord again (in a checkout: ./setup.sh)"
+
+
+def receive_program() -> str:
+    """The path of `mirrord-receive` (native/receive), which is installed next to the module."""
+    hint = f'{_AGAIN}, or set receiver = "btrfs-progs" in mirrord.toml.'
+    return _program("_receive", "the program that applies btrfs streams is not installed", hint)
+
+
+def live_program() -> str:
+    """The path of `mirrord-live` (native/live), which is installed next to the module."""
+    return _program("_live", "the program for live mirrors is not installed", f"{_AGAIN}.")
+
+
+def _program(name: str, what: str, hint: str) -> str:
+    path = Path(__file__).parents[1] / name
+    if not os.access(path, os.X_OK):
+        raise Unsupported(what, where=str(path), hint=hint)
+    return str(path)

@@ -8,7 +8,6 @@ may wait.
 
 from __future__ import annotations
 
-import os
 import select
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 
 from mirrord.core.errors import LinkLost
 from mirrord.system import clock
+from mirrord.system.native import drain_to, pass_on
 
 #: How often a waiting thread checks for cancellation.
 _ASK_S = 0.1
@@ -97,6 +97,11 @@ class Waiting:
                 return False
             self.look()
 
+    def granted(self, ask: Callable[[float], bool]) -> None:
+        """Call `ask(seconds)` until it returns true: native code, which waits at most that long."""
+        while not self.until(lambda left_s: ask(_ASK_S if left_s is None else left_s)):
+            pass
+
     def acquire(self, lock: threading.Lock) -> None:
         """Take a lock whose holder may be waiting for the other end."""
         self.until(lambda left_s: lock.acquire(timeout=-1 if left_s is None else left_s))
@@ -113,11 +118,28 @@ class Waiting:
     def write_all(self, descriptor: int, data: bytes | memoryview) -> None:
         """Write everything to a non-blocking pipe, waiting for its reader."""
         view = memoryview(data)
-        while view:
-            try:
-                view = view[os.write(descriptor, view) :]
-            except BlockingIOError:
-                self._ready(descriptor, select.POLLOUT)
+
+        def written(left_s: float | None) -> bool:
+            nonlocal view
+            view = view[drain_to(descriptor, view, left_s) :]
+            return not view
+
+        while not self.until(written):
+            pass  # a signal: its handler has run
+
+    def pass_on(self, source: int, sink: int, most: int) -> int:
+        """Move at least one and at most `most` bytes from a pipe to another; 0 at the end."""
+        moved: int | None = None
+
+        def passed(left_s: float | None) -> bool:
+            nonlocal moved
+            moved = pass_on(source, sink, most, _ASK_S if left_s is None else left_s)
+            return moved is not None
+
+        while not self.until(passed):
+            pass
+        assert moved is not None
+        return moved
 
     def readable(self, descriptor: int) -> None:
         """Wait until a pipe is readable, or has ended."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 from mirrord.core.errors import LinkLost, MirrordError
+from mirrord.system.native import FrameSplitter, TlsSession
 
+_READ_BYTES = 256 << 10
 #: Writes a log line of a transport.
 Say = Callable[[str], None]
 
@@ -26,11 +30,25 @@ class ByteStream(abc.ABC):
     def read(self, most: int) -> bytes:
         """At least one byte and at most `most`; b"" at the end."""
 
+    def read_frames(self, splitter: FrameSplitter) -> tuple[int, Sequence[tuple[int, int, Any]]]:
+        """Read some bytes, at least one, and pass them to the splitter: their number, and the
+        frames that are complete (type, stream, body). 0 bytes at the end.
+        """
+        data = self.read(_READ_BYTES)
+        return len(data), splitter.feed(data)
+
     @abc.abstractmethod
     def write(self, *parts: bytes | memoryview) -> None:
         """Write all of the parts in order, not interleaved with writes of other threads. Blocks
         until the peer accepts them.
         """
+
+    def native(self) -> AbstractContextManager[tuple[TlsSession, int]] | None:
+        """For native code that writes to the peer: the encryption, and the descriptor of the socket
+        as long as the context is open. Entering it raises `OSError` when the stream was closed.
+        None: not possible.
+        """
+        return None
 
     @abc.abstractmethod
     def close(self) -> None:

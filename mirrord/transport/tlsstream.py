@@ -1,7 +1,7 @@
 """A byte stream over TLS 1.3, in both directions at once.
 
-The cryptography is rustls, without I/O (native/python/src/tls.rs); this module does the socket
-I/O. One thread may read while another writes, and the session is not locked during socket I/O.
+The cryptography is rustls (native/net/src/tls.rs), which also sends to the socket and receives
+frames from it. One thread may read while another writes.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import contextlib
 import hashlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from mirrord.system.native import TlsSession
+from mirrord.system.native import FrameSplitter, TlsSession
 from mirrord.transport.base import ByteStream
 
-#: Read from the socket at once, and encrypted at once before it is sent: small enough to stay in
-#: the processor's cache between the steps.
-_PIECE_BYTES = 256 << 10
+#: Read at once before the first frame.
+_READ_BYTES = 16 << 10
 
 
 class TlsStream(ByteStream):
@@ -42,23 +42,35 @@ class TlsStream(ByteStream):
         self._using = threading.Lock()
         self._users = 0
         self._closed = False
-        self._received = bytearray(_PIECE_BYTES)
 
     def read(self, most: int) -> bytes:
         """See `ByteStream`."""
         with self._reading, self._use():
             while (found := self._tls.read(most)) is None:
-                count = self._socket.recv_into(self._received)
-                if not count:
+                received = self._socket.recv(_READ_BYTES)
+                if not received:
                     raise ConnectionAbortedError("the connection was closed without close_notify")
-                self._tls.feed(memoryview(self._received)[:count])
+                self._tls.feed(received)
             return found
+
+    def read_frames(self, splitter: FrameSplitter) -> tuple[int, Sequence[tuple[int, int, Any]]]:
+        """See `ByteStream`. Returns for each frame, and every half second while one arrives."""
+        with self._reading, self._use():
+            return self._tls.receive(self._socket.fileno(), splitter)
 
     def write(self, *parts: bytes | memoryview) -> None:
         """See `ByteStream`."""
         with self._writing, self._use():
-            for group in _pieces(parts):
-                self._socket.sendall(self._tls.seal(group))
+            self._tls.send(self._socket.fileno(), parts)
+
+    def native(self) -> contextlib.AbstractContextManager[tuple[TlsSession, int]]:
+        """See `ByteStream`."""
+        return self._opened()
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[tuple[TlsSession, int]]:
+        with self._use():
+            yield self._tls, self._socket.fileno()
 
     def close(self) -> None:
         """See `ByteStream`. Sends close_notify if that does not block."""
@@ -94,19 +106,3 @@ class TlsStream(ByteStream):
             last = self._closed and self._users == 0
         if last:
             self._socket.close()
-
-
-def _pieces(parts: tuple[bytes | memoryview, ...]) -> Iterator[list[bytes | memoryview]]:
-    """The same bytes, in groups of `_PIECE_BYTES`."""
-    group: list[bytes | memoryview] = []
-    room = _PIECE_BYTES
-    for part in parts:
-        view = memoryview(part).cast("B")
-        while len(view) >= room:
-            yield [*group, view[:room]]
-            view, group, room = view[room:], [], _PIECE_BYTES
-        if view:
-            group.append(view)
-            room -= len(view)
-    if group:
-        yield group

@@ -6,6 +6,7 @@ A frame is a header of 20 bytes and a body (docs/wire.md):
 
 checksum: XXH3-64 of the body, XOR XXH3-64 of the first 12 bytes of the header. Every
 length is checked before anything is stored: a peer cannot make us hold more than it may send.
+Headers are made, and frames are split and verified, by native code (native/net/src/frames.rs).
 """
 
 from __future__ import annotations
@@ -13,18 +14,24 @@ from __future__ import annotations
 import enum
 import struct
 import threading
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgpack
 
 from mirrord.core.errors import ProtocolError, Unsupported
-from mirrord.system.native import block_checksums, msgpack_weight
+from mirrord.system.native import (
+    FrameFault,
+    FrameSplitter,
+    Routes,
+    frame_header,
+    msgpack_weight,
+)
 
 MAGIC = b"mR"
 #: Version of the frame format; the version of the protocol is agreed on by HELLO.
 FORMAT = 1
 HEADER = struct.Struct("<2sBBIIQ")
-_HEAD = struct.Struct("<2sBBII")
 #: The longest body: a data frame of CHUNK_BYTES with what compression may add to it.
 BODY_BYTES_MAX = (1 << 20) + (64 << 10)
 #: Control bodies larger than a frame are split into PART frames: at most this many bytes of them,
@@ -102,23 +109,20 @@ class Budget:
 
 
 class Frame(NamedTuple):
-    """A frame that was read and checked."""
+    """A frame that was read and checked. The body of a DATA frame is not copied into `bytes`."""
 
     type: Type
     stream: int
-    body: bytes
+    body: bytes | memoryview
 
 
-def checksum_of(data: bytes | memoryview) -> int:
-    """XXH3-64 of `data`."""
-    return int.from_bytes(block_checksums(data, len(data)), "little") if len(data) else 0
+#: A frame as native code returns it: type, stream, body.
+RawFrame = tuple[int, int, Any]
 
 
-def header(kind: Type, stream: int, body: bytes | memoryview) -> bytes:
-    """The header for `body`."""
-    head = _HEAD.pack(MAGIC, FORMAT, kind, stream, len(body))
-    checksum = checksum_of(body) ^ checksum_of(head)
-    return HEADER.pack(MAGIC, FORMAT, kind, stream, len(body), checksum)
+def header(kind: Type, stream: int, *body: bytes | memoryview) -> bytes:
+    """The header for a body in these parts."""
+    return frame_header(kind, stream, body)
 
 
 def control(kind: Type, stream: int, value: Any) -> list[bytes]:
@@ -139,7 +143,7 @@ def control(kind: Type, stream: int, value: Any) -> list[bytes]:
     return [*parts, header(kind, stream, view), bytes(view)]
 
 
-def weight_of(kind: Type, body: bytes) -> int:
+def weight_of(kind: Type, body: bytes | memoryview) -> int:
     """The memory that the value of a control frame will take, computed without decoding it.
     `ProtocolError` when it exceeds the limit of its type, or is malformed.
     """
@@ -152,7 +156,7 @@ def weight_of(kind: Type, body: bytes) -> int:
         raise ProtocolError("malformed frame body", why=str(error)) from error
 
 
-def value_of(body: bytes, kind: Type = Type.RETURN) -> Any:
+def value_of(body: bytes | memoryview, kind: Type = Type.RETURN) -> Any:
     """The value of a control frame of that type. `ProtocolError` when it is malformed."""
     weight_of(kind, body)
     try:
@@ -170,15 +174,13 @@ class FrameReader:
         """stray_bytes_max: how many bytes before the first frame are skipped (what a login shell
         prints before the remote program starts).
         """
+        #: What was received before the beginning was found.
         self._buffer = bytearray()
         self._stray_max = stray_bytes_max
         self._begun = False
+        self._splitter = FrameSplitter()
         #: What was received before the first frame.
         self.stray = b""
-        #: Of an incomplete frame: its header, the received parts of its body, the missing bytes.
-        self._header = b""
-        self._received: list[bytes] = []
-        self._missing = 0
         #: Frames in parts, by stream: the received bytes, and what they count against the budget.
         self._parts: dict[int, bytearray] = {}
         self._parts_bytes: dict[int, int] = {}
@@ -186,64 +188,68 @@ class FrameReader:
         self._budget = Budget(CONTROL_BYTES_MAX)
         self._parts_max = CONTROL_BYTES_MAX
 
-    def bound(self, budget: Budget, parts_bytes_max: int) -> None:
-        """From now on charge parts to a session's budget, and limit all parts together to
-        `parts_bytes_max`. Called after the greeting, which has no parts.
+    def bound(self, budget: Budget, parts_bytes_max: int, routes: Routes | None = None) -> None:
+        """From now on charge parts to a session's budget, limit all parts together to
+        `parts_bytes_max`, and pass data and credit to their streams. Called after the greeting,
+        which has no parts.
         """
         if self._parts:
             raise ProtocolError("the greeting of the other end is split into parts")
         self._budget, self._parts_max = budget, parts_bytes_max
+        if routes is not None:
+            routes.serve(self._splitter)
 
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that are complete now. `ProtocolError` when one is malformed."""
-        found: list[Frame] = []
-        if self._missing:
-            rest = self._continue(data, found)
-            if rest is None:
-                return found
-            data = rest
-        buffer = self._buffer
-        buffer += data
-        if not self._begun and not self._find_beginning():
+        if not self._begun:
+            self._buffer += data
+            if not self._find_beginning():
+                return []
+            data = bytes(self._buffer)
+            self._buffer.clear()
+        return self._found(lambda: self._splitter.feed(data))
+
+    @property
+    def begun(self) -> bool:
+        """Whether the first frame has begun."""
+        return self._begun
+
+    @property
+    def routed(self) -> int:
+        """How many frames native code has taken, which are not returned."""
+        return self._splitter.routed
+
+    def take(
+        self, receive: Callable[[FrameSplitter], tuple[int, Sequence[RawFrame]]]
+    ) -> tuple[int, list[Frame]]:
+        """Let `receive` pass bytes to the splitter, after the beginning; how many, and the frames.
+
+        `ProtocolError` when one is malformed.
+        """
+        count = 0
+
+        def received() -> Sequence[RawFrame]:
+            nonlocal count
+            count, found = receive(self._splitter)
             return found
-        at = 0
-        while len(buffer) - at >= HEADER.size:
-            magic, version, kind, _, length, _ = HEADER.unpack_from(buffer, at)
-            _check(magic, version, kind, length)
-            header, begin = bytes(buffer[at : at + HEADER.size]), at + HEADER.size
-            at = begin + length
-            if len(buffer) < at:
-                # A large body is joined once, when it is complete.
-                self._header, self._received = header, [bytes(memoryview(buffer)[begin:])]
-                self._missing = at - len(buffer)
-                buffer.clear()
-                return found
-            self._checked(header, bytes(memoryview(buffer)[begin:at]), found)
-        if at:
-            del buffer[:at]
+
+        frames = self._found(received)
+        return count, frames
+
+    def _found(self, split: Callable[[], Sequence[RawFrame]]) -> list[Frame]:
+        """The complete frames of those that `split` returns."""
+        try:
+            raw = split()
+        except FrameFault as error:
+            what, hint = error.args
+            raise ProtocolError(what, hint=hint) from None
+        found = []
+        for kind, stream, body in raw:
+            whole = memoryview(body) if kind == Type.DATA else bytes(body)
+            frame = self._completed(Frame(Type(kind), stream, whole))
+            if frame is not None:
+                found.append(frame)
         return found
-
-    def _continue(self, data: bytes, found: list[Frame]) -> bytes | None:
-        """Add to an incomplete body; the bytes after it, or None while it is incomplete."""
-        if len(data) < self._missing:
-            self._received.append(data)
-            self._missing -= len(data)
-            return None
-        view = memoryview(data)
-        body = b"".join([*self._received, view[: self._missing]])
-        rest = bytes(view[self._missing :])
-        self._received, self._missing = [], 0
-        self._checked(self._header, body, found)
-        return rest
-
-    def _checked(self, header: bytes, body: bytes, found: list[Frame]) -> None:
-        """Verify the frame's checksum, and add it to `found` if it is complete."""
-        _, _, kind, stream, _, checksum = HEADER.unpack(header)
-        if checksum != checksum_of(body) ^ checksum_of(header[: _HEAD.size]):
-            raise ProtocolError("a frame's checksum does not match")
-        frame = self._completed(Frame(Type(kind), stream, body))
-        if frame is not None:
-            found.append(frame)
 
     def _find_beginning(self) -> bool:
         at = self._buffer.find(MAGIC + bytes([FORMAT, Type.HELLO]))
@@ -251,7 +257,7 @@ class FrameReader:
             # Fewer bytes than a header are not enough to decide.
             if len(self._buffer) > self._stray_max + HEADER.size:
                 if self._buffer.startswith(MAGIC):
-                    _check(MAGIC, self._buffer[2], self._buffer[3], 0)
+                    self._found(lambda: self._splitter.feed(self._buffer))
                 self.stray = bytes(self._buffer[:200])
                 raise ProtocolError("the other end does not use mirrord's protocol")
             return False
@@ -264,7 +270,7 @@ class FrameReader:
 
     def pending(self) -> bytes:
         """Received bytes that are not a frame yet, for messages."""
-        return bytes(self._buffer[:200])
+        return bytes(self._buffer[:200]) or bytes(self._splitter.pending())
 
     def _completed(self, frame: Frame) -> Frame | None:
         """The frame joined with its previous parts; None for a part."""
@@ -287,17 +293,3 @@ class FrameReader:
         self._parts_held += count
         self._parts_bytes[frame.stream] = self._parts_bytes.get(frame.stream, 0) + count
         self._parts.setdefault(frame.stream, bytearray()).extend(frame.body)
-
-
-def _check(magic: bytes, version: int, kind: int, length: int) -> None:
-    if magic != MAGIC:
-        raise ProtocolError("a frame does not begin with the magic bytes")
-    if version != FORMAT:
-        raise ProtocolError(
-            f"a frame has the unsupported format {version}, expected {FORMAT}",
-            hint="Install the same version of mirrord at both ends.",
-        )
-    if length > BODY_BYTES_MAX:
-        raise ProtocolError(f"a frame of {length} bytes exceeds the limit")
-    if not Type.HELLO <= kind <= Type.OPENED:
-        raise ProtocolError(f"a frame has the unknown type {kind}")

@@ -16,7 +16,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mirrord.core.model import Name
+from mirrord.core.pause import LeftPaused, Resumed
 from mirrord.drivers.contract import Clones, Destination, Failover, Pool, Source, Volume, changes
+from mirrord.drivers.live import Live
+from mirrord.drivers.verification import Verification
 from mirrord.wire.values import pack
 
 
@@ -58,6 +61,38 @@ class PeerLock(abc.ABC):
     @abc.abstractmethod
     def set_fence(self, mirror_id: Name, epoch: int) -> None:
         """Further changes by this peer are for that mirror, in that epoch (`Volume.fence`)."""
+
+
+class PeerPause(abc.ABC):
+    """A guard at an agent: it pauses the applications on its host (mirrord.pausers). One for each
+    open volume; it ends with the session.
+    """
+
+    @abc.abstractmethod
+    def pause_host(self) -> str:
+        """What tells this host from others: hosts are prepared in that order by every client."""
+
+    @abc.abstractmethod
+    def pause_open(self, pausers: Sequence[str], max_s: float) -> None:
+        """Start the guard, and return when everything can be paused. max_s: everything is resumed
+        after that time, whatever happens.
+        """
+
+    @abc.abstractmethod
+    def pause_begin(self) -> list[float]:
+        """Pause; returns after how many seconds each has confirmed."""
+
+    @abc.abstractmethod
+    def pause_end(self) -> Resumed:
+        """Resume. `PauseFailed` when not everything was paused until now."""
+
+    @abc.abstractmethod
+    def pause_close(self) -> None:
+        """End the guard, if there is one; what is paused is resumed."""
+
+    @abc.abstractmethod
+    def pause_left(self, pausers: Sequence[str]) -> list[LeftPaused]:
+        """Resume those of these applications that were left paused; returns what could not be."""
 
 
 #: The type of parameters that are other volumes.
@@ -135,6 +170,13 @@ METHODS: Mapping[str, Method] = {
         Method(Volume, "unrelate", _S | _REMOVE, "remove a relationship record", since=2),
         Method(Volume, "reclaim", _ANY, "reclaim space"),
         Method(Source, "own_snapshots", _S, "list user snapshots"),
+        Method(PeerPause, "pause_host", _S, "pause applications", since=3),
+        Method(PeerPause, "pause_open", _S, "pause applications", since=3),
+        Method(PeerPause, "pause_begin", _S, "pause applications", since=3),
+        Method(PeerPause, "pause_end", _S, "pause applications", since=3),
+        Method(PeerPause, "pause_close", _S, "pause applications", since=3),
+        Method(PeerPause, "pause_left", _ANY, "resume applications", since=3),
+        Method(Source, "make_ready", _S, "take snapshots", since=3),
         Method(Source, "take_snapshot", _S, "take snapshots"),
         Method(Pool, "take_together", _S, "take snapshots", since=2),
         Method(Source, "base_left", _S, "look for the remains of a base"),
@@ -156,7 +198,33 @@ METHODS: Mapping[str, Method] = {
         Method(Failover, "rollback", _REMOVE, "roll back a volume"),
         Method(Failover, "reinstate", _REMOVE, "roll back a volume"),
         Method(Failover, "forget", _REMOVE, "forget a mirror"),
+        Method(Live, "image_facts", _ANY, "inspect an image", since=3),
+        Method(Live, "live_create", _ANY, "mirror an image", since=3),
+        Method(Live, "live_start", _ANY, "start a live mirror", since=3),
+        Method(Live, "live_status", _ANY, "inspect a volume", quick=True, since=3),
+        Method(Live, "live_serve", _S | _REMOVE, "serve an image", since=3),
+        Method(Live, "live_unserve", _ANY, "disconnect clients", since=3),
+        Method(Live, "live_mode", _ANY, "set a mode", since=3),
+        Method(Live, "live_window", _ANY, "set a mode", since=3),
+        Method(Live, "live_answer_within", _ANY, "set a mode", since=3),
+        Method(Live, "live_await_full", _ANY, "inspect a volume", since=3),
+        Method(Live, "live_resync", _ANY, "copy an image", since=3),
+        Method(Live, "live_copy_rate", _ANY, "limit a copy", since=3),
+        Method(Live, "live_verify", _ANY, "compare images", since=3),
+        Method(Live, "live_repair", _ANY, "copy an image", since=3),
+        Method(Live, "live_break", _REMOVE, "make a replica writable", since=3),
+        Method(Live, "live_rejoin", _REMOVE, "overwrite an image", since=3),
+        Method(Live, "live_reclaim", _S | _REMOVE, "make an image the primary", since=3),
+        Method(Live, "live_remove", _S | _REMOVE, "forget a mirror", since=3),
         Method(Clones, "begin_test", _REMOVE, "create a writable copy"),
         Method(Clones, "end_test", _REMOVE, "remove a writable copy"),
+        Method(Verification, "verify_step", _ANY, "verify snapshots", since=3),
+        Method(Verification, "verify_end", _ANY, "verify snapshots", since=3),
+        Method(Verification, "verify_nodes", _ANY, "verify snapshots", since=3),
+        Method(Verification, "verify_blocks", _ANY, "verify snapshots", since=3),
+        Method(Verification, "verify_read", _S, "read from a snapshot", since=3),
+        Method(Verification, "repair_begin", _REMOVE, "repair a snapshot", since=3),
+        Method(Verification, "repair_write", _REMOVE, "repair a snapshot", since=3),
+        Method(Verification, "repair_finish", _REMOVE, "repair a snapshot", since=3),
     )
 }

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from mirrord.core.errors import ProtocolError
 from mirrord.core.model import FileChange, FileName, OpenWriter
+from mirrord.core.verification import VerifyNode
 
 Reader = Callable[[Any], Any]
 
@@ -20,7 +21,7 @@ def pack(value: Any) -> Any:
     """A model value (NamedTuples, enumerations, tuples, mappings) as plain lists and maps."""
     if isinstance(value, enum.Enum):
         return value.value
-    if isinstance(value, FileChange | OpenWriter):
+    if isinstance(value, FileChange | OpenWriter | VerifyNode):
         # Sent as bytes: all other text of a peer is made printable.
         path = value.path.encode(errors="surrogateescape")
         value = tuple({**value._asdict(), "path": path}.values())
@@ -70,7 +71,7 @@ def unpack(kind: Any, packed: Any) -> Any:
     """
     try:
         return _reader(kind)(packed)
-    except (TypeError, ValueError, KeyError, RecursionError) as error:
+    except (TypeError, ValueError, KeyError, OverflowError, RecursionError) as error:
         name = getattr(kind, "__name__", str(kind))
         raise ProtocolError(
             f"malformed {name} from the other end",

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mirrord.agent.rules import Rules, parse_rules, rights_at
+from mirrord.config.peers import check_allowed
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import (
     Diverged,
@@ -184,3 +185,16 @@ def test_a_peer_cannot_leave_the_volume_by_a_name(tmp_path: Path, name: str) -> 
             except MirrordError:
                 pass
         assert sorted(os.walk(tmp_path)) == before
+
+
+def test_a_pause_is_granted_by_the_unit_or_as_in_a_definition() -> None:
+    words = ["send=/data", "pause=db@1.service", "pause=hook:/bin/pause x"]
+    found = parse_rules(words, append_only=False)
+    assert found.pause == ("cgroup:db@1.service", "hook:/bin/pause x") and not found.free
+    assert str(found) == "send=/data, pause=cgroup:db@1.service, pause=hook:/bin/pause x"
+    assert check_allowed(words) == tuple(words)
+    for word in ("pause=", "pause=none:x", "pause=hook:x", "pause=../x"):
+        with pytest.raises(UsageError):
+            parse_rules([word], append_only=False)
+        with pytest.raises(UsageError):
+            check_allowed([word])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -78,6 +79,29 @@ def test_analyze_reduction_gives_the_known_percentages(
         if each["seconds"] <= 300:
             known = Files(90).share(each["seconds"])
             assert each["percent"]["active_map"] == pytest.approx(100 * known.active_map)
+
+
+def test_a_report_says_how_it_was_made(hot: Path, tmp_path: Path, capsys: Captured) -> None:
+    out = tmp_path / "out"
+    words = ["compare", str(hot), "--intervals", "5m,15m", "--price-link", "2"]
+    words += ["--schedule", "*/20 * * * *", "--schedule", "hourly"]
+    made_by = as_json(capsys, *words, "--out", str(out))["provenance"]
+    assert shlex.split(made_by["command"])[:4] == ["mirrord", "analyze", "compare", str(hot)]
+    assert "--schedule '*/20 * * * *' --schedule hourly" in made_by["command"]
+    [file] = made_by["files"]
+    assert file["path"] == str(hot) and file["bytes"] == hot.stat().st_size
+    assert (made_by["options"]["price_link"], made_by["options"]["failures"]) == (2.0, 0.5)
+    assert json.loads((out / "compare.json").read_text())["provenance"] == made_by
+    assert made_by["command"] in (out / "compare.txt").read_text()
+    source = tmp_path / "t.csv"
+    source.write_text("0,h,0,Write,0,4096,26\n600000000000,h,0,Write,0,4096,26\n")
+    read = ["--dedup", "1.5s", "--skip-bad", "--format", "msr", "--volume", "h-0"]
+    foreign = as_json(capsys, "reduction", str(source), *read)["provenance"]
+    given = shlex.split(foreign["command"])
+    assert sorted(given[4:]) == sorted(read) and foreign["options"]["dedup"] == "1.5s"
+    again = as_json(capsys, *shlex.split(made_by["command"])[2:])
+    assert again["provenance"]["command"] == made_by["command"]
+    assert again["traces"] == json.loads((out / "compare.json").read_text())["traces"]
 
 
 #: README.md of the real traces, section 2: 1, 5, 15, 30, 60 min (and 6, 12, 24 h).

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from mirrord.analysis.assess import Terms
-from mirrord.analysis.cost import Prices
+from mirrord.analysis.prices import Prices
 from mirrord.analysis.reports import compare, reduction, risk
 from mirrord.analysis.reports.html import page as page_of
 from mirrord.analysis.reports.palette import DARK, LIGHT

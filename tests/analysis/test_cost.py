@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,10 +12,13 @@ from hypothesis import strategies as st
 
 from mirrord.analysis import cost
 from mirrord.analysis.assess import Terms
-from mirrord.analysis.cost import Choice, LossPrice, Prices, advise, pareto, parse_loss_price
+from mirrord.analysis.cost import Choice, advise, pareto
 from mirrord.analysis.grids import NS, fixed
+from mirrord.analysis.links import steps
 from mirrord.analysis.numbers import Workload, from_replay
+from mirrord.analysis.prices import LossPrice, Prices, parse_loss_price
 from mirrord.analysis.replay import replay
+from mirrord.analysis.reports.common import rate_words
 from mirrord.analysis.results import Writes
 from mirrord.core.errors import Refused, UsageError
 from mirrord.schedules.rates import parse_rates
@@ -61,16 +65,20 @@ def test_costs_are_computed_from_the_workload() -> None:
     found = {each.name: each for each in cost.choices(trace, Terms(lags_s=()), prices)}
     assert list(found) == ["synchronous", "every 1 min", "every 15 min", "every 1 h"]
     sync, minute = found["synchronous"], found["every 1 min"]
-    assert sync.link == 4096
+    # The link is the next step of the series: 33 kbit/s.
+    assert (sync.need, sync.link) == (4096, 4125)
     assert sync.expected == sync.worst == sync.loss_cost == sync.space_cost == 0
-    assert sync.link_cost == pytest.approx(4096 * 8 / 1e6 * 2 * 12)
+    assert sync.link_cost == pytest.approx(4125 * 8 / 1e6 * 2 * 12)
     assert sync.transfer_cost == pytest.approx(4096 * 365.25 * 86400 / GIB * 3, rel=1e-3)
-    # Nothing is written twice within 10 min: a minute sends all. The link that is just fast enough
-    # takes a whole minute for each update, so the copy is one to two minutes old.
-    assert minute.link == pytest.approx(4096)
-    assert minute.lag_s == pytest.approx(120)
-    assert minute.expected == pytest.approx(90 * 4096, rel=0.02)
-    assert minute.loss_cost == pytest.approx(90 * 7 * 4, rel=0.02)
+    # Nothing is written twice within 10 min: a minute sends all, in 59 s besides the second that
+    # each update takes. A lost byte costs so much that a faster link pays: ten times the need.
+    assert minute.need == pytest.approx(60 * 4096 / 59)
+    assert minute.link == steps(1, 10 * 60 * 4096 / 59)[-1]
+    took_s = 1 + 60 * 4096 / minute.link
+    assert minute.lag_s == pytest.approx(60 + took_s)
+    assert minute.expected == pytest.approx((30 + took_s) * 4096, rel=0.02)
+    assert minute.loss_cost == pytest.approx((30 + took_s) * 7 * 4, rel=0.02)
+    assert minute.link_cost == pytest.approx(minute.link * 8 / 1e6 * 2 * 12)
     # Two snapshots at the source, ten at the destination, a minute's writes each.
     assert minute.space == (2 + 10) * 60 * 4096
     # In an hour the 600 blocks are written six times.
@@ -93,11 +101,29 @@ def test_semi_sync_loses_what_waits() -> None:
     burst = np.zeros(100, dtype=np.int64)
     burst[50] = 10_000
     bursty = replace(trace, writes=Writes(0, NS, burst))
-    [_, bounded] = cost.choices(replace(bursty, updates=()), Terms(lags_s=(9.0,)), Prices())
-    assert bounded.link == pytest.approx(1000)
-    assert bounded.worst == pytest.approx(9000)
-    assert bounded.expected == pytest.approx(sum(range(1000, 10_000, 1000)) / 100)
+    terms = Terms(lags_s=(9.0,))
+    # A faster link loses less, but where lost data cost nothing the slowest one is cheapest.
+    free = Prices(lost=price(0))
+    [_, bounded] = cost.choices(replace(bursty, updates=()), terms, free)
+    assert bounded.need == pytest.approx(1000)
+    assert bounded.link == 1025
+    waiting = [10_000 - 1025 * (second + 1) for second in range(9)]
+    assert bounded.worst == pytest.approx(waiting[0])
+    assert bounded.expected == pytest.approx(sum(waiting) / 100)
     assert bounded.lag_s == 9
+    [_, fast] = cost.choices(replace(bursty, updates=()), terms, Prices(lost=price(1e12)))
+    assert fast.link == steps(10_000, 10_000)[0] and not fast.worst
+
+
+def test_what_waits_at_the_end_of_the_trace_is_lost_too() -> None:
+    burst = np.zeros(100, dtype=np.int64)
+    burst[99] = 10_240
+    bursty = replace(sequential(), updates=(), writes=Writes(0, NS, burst))
+    terms = Terms(lags_s=(9.0,), link=parse_rates("1025B/s"))
+    [_, bounded] = cost.choices(bursty, terms, Prices())
+    assert bounded.fits and bounded.worst == pytest.approx(9215)
+    # In the last second 9215 bytes wait, and then on average half of them for 9 s.
+    assert bounded.expected == pytest.approx((9215 + 9215**2 / 2 / 1025) / 100)
 
 
 def test_expensive_data_lead_to_short_intervals_and_cheap_data_to_long_ones() -> None:
@@ -117,26 +143,30 @@ def test_what_the_link_does_not_carry_is_not_advised() -> None:
     assert [each.fits for each in found] == [False, False, True, True]
     assert advise(found).best.name == "every 15 min"
     nothing_fits = [replace(each, fits=False) for each in found]
-    assert advise(nothing_fits).best.link == min(each.link for each in found[:-1])
+    assert advise(nothing_fits).best.need == min(each.need for each in found[:-1])
 
 
 def choice(running: float, loss: float, number: int) -> Choice:
     return Choice(
-        str(number),
-        "async",
-        1.0,
-        1.0,
-        1.0,
-        loss,
-        loss,
-        1.0,
-        0.0,
-        True,
-        True,
-        running,
-        0.0,
-        0.0,
-        loss,
+        name=str(number),
+        mode="async",
+        interval_s=1.0,
+        link=1.0,
+        need=1.0,
+        late=0,
+        sent=1.0,
+        expected=loss,
+        worst=loss,
+        lag_s=1.0,
+        at_least=False,
+        space=0.0,
+        fits=True,
+        accepted=True,
+        sure=True,
+        link_cost=running,
+        transfer_cost=0.0,
+        space_cost=0.0,
+        loss_cost=loss,
     )
 
 
@@ -199,3 +229,63 @@ def test_what_a_trace_is_too_short_for_is_not_advised() -> None:
     assert hour.total < half.total
     assert advise([half, hour]).best is half
     assert advise([hour]).best is hour
+
+
+def test_links_are_steps_of_a_tenth_that_are_read_as_they_are_printed() -> None:
+    found = steps(1, 1e9)
+    assert found[0] == 1025
+    ratios = [b / a for a, b in pairwise(found)]
+    assert max(ratios) < 1.16 and min(ratios) > 1.06
+    for rate in found:
+        assert parse_rates(rate_words(rate).replace(" ", "")).otherwise == rate
+    assert [steps(rate, rate)[0] for rate in found] == found
+    assert steps(1025.5, 1025.5) == [1138]
+
+
+def test_what_is_advised_is_accepted_when_it_is_given_back() -> None:
+    trace = sequential()
+    for amount in (0.0, 1e3, 1e6, 1e9):
+        prices = Prices(lost=price(amount))
+        best = advise(cost.candidates(trace, Terms(), prices)).best
+        given = Terms(link=parse_rates(rate_words(best.link).replace(" ", "")))
+        assert advise(cost.candidates(trace, given, prices)).best == best
+
+
+def test_a_given_link_is_priced_at_its_fastest_hours() -> None:
+    trace = sequential()
+    for text, rate in (
+        ("1MiB/s", 1 << 20),
+        ("1MiB/s 08:00-10:00, else 4MiB/s", 4 << 20),
+        ("1MiB/s 08:00-10:00, else unlimited", None),
+    ):
+        found = cost.choices(trace, Terms(link=parse_rates(text)), Prices(link=3))
+        assert {each.link for each in found} == {rate or float("inf")}
+        [paid] = {each.link_cost for each in found}
+        assert paid == pytest.approx((rate or 0) * 8 / 1e6 * 3 * 12)
+
+
+def test_the_age_of_the_copy_and_the_loss_have_limits() -> None:
+    trace = sequential()
+    free = Prices(lost=price(0))
+
+    def best(**limits: float) -> Choice:
+        found = cost.candidates(trace, Terms(**limits), free)  # type: ignore[arg-type]
+        return advise([each for each in found if each.mode == "async"]).best
+
+    assert best().name == "every 15 min"
+    within = best(rpo_s=100)
+    assert within.name == "every 1 min" and 60 < within.lag_s <= 100
+    assert best(rpo_s=70).link > within.link
+    assert best(loss_bytes=80 * 4096).worst <= 80 * 4096
+    assert not best(rpo_s=0).usable
+    none_lost = advise(cost.candidates(trace, Terms(rpo_s=0, loss_bytes=0), free)).best
+    assert (none_lost.name, none_lost.usable) == ("synchronous", True)
+    beyond = Terms(link=parse_rates("3KiB/s"), rpo_s=5, lags_s=())
+    assert not advise(cost.candidates(trace, beyond, free)).best.usable
+
+
+def test_what_costs_the_same_is_a_tie() -> None:
+    found = [choice(100, 0, 1), choice(50, 50.5, 2), choice(50, 52, 3)]
+    advice = advise(found)
+    assert advice.best is found[0] and advice.ties == (found[1],)
+    assert advise([found[2], choice(1, 1, 4)]).ties == ()

@@ -69,6 +69,45 @@ def test_a_transfer_of_half_an_interval_makes_the_copy_older_by_it() -> None:
     assert risk.lag(risk.showing(trace, given, overhead)).worst_s == pytest.approx(95)
 
 
+def test_what_arrives_after_the_end_of_the_trace_is_in_lag_and_loss() -> None:
+    given = updates([0, 256 * 600])  # 10 min at 1 MiB/s, from the end of a trace of 2 min
+    trace = workload([0] * 60 + [10 * MIB] * 60, given)
+    shown = risk.showing(trace, given, risk.commits(given, KIND, MIB))
+    lag, loss = risk.lag(shown), risk.Account(trace.writes).loss(shown)
+    assert lag.worst_s == pytest.approx(660) and lag.at_least
+    assert (loss.worst, loss.at_least) == (600 * MIB, True)
+    # 600 MiB for 10 min, and half of them for the minute in which they are written.
+    assert loss.expected == pytest.approx((600 * 600 + 300 * 60) * MIB / 120)
+    before = updates([256 * 30, 0, 0])
+    even = workload([MIB] * 30 + [0] * 150, before)
+    early = risk.showing(even, before, risk.commits(before, KIND, MIB))
+    assert risk.lag(early).at_least is risk.Account(even.writes).loss(early).at_least is False
+
+
+def test_an_update_takes_its_fixed_time_and_its_transfer_one_after_the_other() -> None:
+    given = updates([256 * 50, 256 * 50, 0, 256 * 50])  # 50 s each at 1 MiB/s
+    arrived = risk.commits(given, KIND, MIB, overhead_s=15)
+    assert (arrived / NS).tolist() == pytest.approx([125, 190, 190, 305])
+    by_hour = parse_rates("1MiB/s 08:00-10:00 Mon-Fri, else 1GiB/s")
+    epoch_ns = 1_704_099_600 * NS
+    same = risk.commits(given, KIND, by_hour, overhead_s=15, epoch_ns=epoch_ns)
+    assert (same / NS).tolist() == pytest.approx([125, 190, 190, 305])
+    need = risk.link_need(given, KIND, 15)
+    assert need.rate == pytest.approx(50 * MIB / 45)
+    assert not len(risk.late(given, risk.commits(given, KIND, need.rate, overhead_s=15)))
+
+
+def test_a_link_sustains_what_it_carries_in_the_time_of_the_trace() -> None:
+    given = updates([256 * 90, 256 * 10, 0, 256 * 20])  # 120 s at 1 MiB/s, of 240 s
+    assert risk.sustains(given, KIND, MIB / 2) and not risk.sustains(given, KIND, MIB / 2 - 1)
+    assert risk.sustains(given, KIND, MIB, overhead_s=40)
+    assert not risk.sustains(given, KIND, MIB, overhead_s=41)
+    assert not risk.sustains(given, KIND, 1e15, overhead_s=80)
+    by_hour = parse_rates("8KiB/s 08:00-10:00 Mon-Fri, else 1GiB/s")
+    assert not risk.sustains(given, KIND, by_hour, epoch_ns=1_704_099_600 * NS)
+    assert risk.sustains(given, KIND, by_hour, epoch_ns=(1_704_099_600 + 3500) * NS)
+
+
 def test_updates_that_do_not_end_in_time_queue_and_are_named() -> None:
     given = updates([256 * 90, 256 * 90, 0, 0])  # 90 s each at 1 MiB/s
     arrived = risk.commits(given, KIND, MIB)
@@ -118,7 +157,9 @@ def test_lag_and_loss_equal_those_observed_at_many_moments(
     shown = risk.showing(trace, given, arrived)
     account = risk.Account(trace.writes)
     lag, loss = risk.lag(shown), account.loss(shown)
-    moments = np.linspace(0, trace.last_ns, 20_001)[1:-1]
+    # Also after the end of the trace, until all has arrived.
+    assert shown.end_ns == max(trace.last_ns, arrived[-1])
+    moments = np.linspace(0, shown.end_ns, 20_001)[1:-1]
     snapshots = [
         max([0, *(e for e, a in zip(given.end_ns, arrived, strict=True) if a <= at)])
         for at in moments
@@ -127,13 +168,17 @@ def test_lag_and_loss_equal_those_observed_at_many_moments(
     total = np.append(0, np.cumsum(per_second))
     seconds_at = np.arange(len(total)) * NS
     lost = np.interp(moments, seconds_at, total) - np.interp(snapshots, seconds_at, total)
-    span_s = len(per_second)
+    trace_s, span_s = len(per_second), shown.end_ns / NS
     assert lag.mean_s == pytest.approx(ages.mean(), abs=span_s / 1000)
     assert lag.median_s == pytest.approx(np.median(ages), abs=span_s / 500)
     assert lag.p95_s == pytest.approx(np.quantile(ages, 0.95), abs=span_s / 500)
     assert lag.worst_s == pytest.approx(ages.max(), abs=span_s / 1000)
     step = max(per_second) * span_s / 10_000 + 1
-    assert loss.expected == pytest.approx(lost.mean(), abs=step + lost.max() / 1000)
+    # All the time at which data are at risk, per second of the trace.
+    exposed = lost.mean() * span_s / trace_s
+    assert loss.expected == pytest.approx(
+        exposed, abs=(step + lost.max() / 1000) * span_s / trace_s
+    )
     assert loss.worst == pytest.approx(lost.max(), abs=2 * step)
     _, course = account.course(shown, 50)
     assert course.max() == pytest.approx(loss.worst, abs=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,20 +11,24 @@ import numpy as np
 import pytest
 
 from mirrord.analysis.assess import Terms, assess_all
-from mirrord.analysis.cost import Prices, advise, choices, parse_loss_price
+from mirrord.analysis.cost import advise, candidates, choices
 from mirrord.analysis.grids import fixed, scheduled
 from mirrord.analysis.numbers import Workload, from_replay
+from mirrord.analysis.prices import Prices, parse_loss_price
 from mirrord.analysis.replay import replay
 from mirrord.analysis.reports import compare, reduction, risk
 from mirrord.analysis.reports.common import distinct, slug
 from mirrord.analysis.reports.plots import Report
 from mirrord.analysis.reports.save import check, save
-from mirrord.analysis.study import summed_up
+from mirrord.analysis.study import Plan, study, summed_up
 from mirrord.core.errors import IoFailed
 from mirrord.schedules.rates import parse_rates
 from mirrord.schedules.schedule import parse_schedule
 from mirrord.traces.generators import HotSpots, Sequential
-from tests.analysis.studies import MORNING_NS, workload
+from mirrord.traces.model import Batch, Facts
+from mirrord.traces.options import ReadOptions
+from mirrord.traces.store import TraceWriter
+from tests.analysis.studies import MORNING_NS, stored, workload
 
 HOUR = 3600
 
@@ -138,7 +143,7 @@ def test_the_prices_between_which_it_holds_are_amounts() -> None:
     hot = studied((60, 300, 900))
     prices = Prices(lost=parse_loss_price("2000"))
     [said] = compare.report([hot], Terms(), prices).conclusions
-    advice = advise(choices(hot, Terms(), prices))
+    advice = advise(candidates(hot, Terms(), prices))
     assert "(assumed: 2\N{NARROW NO-BREAK SPACE}000)" in said
     found = re.search(r"lost data costs (?:at least )?([\d\N{NARROW NO-BREAK SPACE}.]+)", said)
     assert found is not None
@@ -179,6 +184,17 @@ def test_names_that_look_alike_have_files_of_their_own() -> None:
 def report_of(names: list[str]) -> Report:
     found = [replace(studied((900,)), name=name) for name in names]
     return risk.report(summed_up(found), Terms())
+
+
+def test_the_link_that_is_called_needed_is_enough_when_it_is_given_back() -> None:
+    for seconds in (60, 300, 900, 1800):
+        hot = studied((seconds,))
+        [said] = risk.conclusions(hot, assess_all(hot, Terms()), Terms())
+        found = re.search(r"updates every .* need ([\d.]+ [kM]bit/s)\.", said)
+        assert found is not None, said
+        given = Terms(link=parse_rates(found[1].replace(" ", "")))
+        [same] = assess_all(hot, given)
+        assert not len(same.late_ns), (seconds, found[1])
 
 
 def test_two_traces_of_nearly_one_name_are_saved(tmp_path: Path) -> None:
@@ -265,3 +281,36 @@ def test_the_link_that_is_taken_where_none_is_given_is_told() -> None:
     assert (
         "the slowest link, at least 1.00 KiB/s, on which" in risk.report([rare], Terms()).method[0]
     )
+
+
+def test_the_busiest_minute_is_told_if_it_decides(tmp_path: Path) -> None:
+    # A block a second for an hour, and in 45 s of it a burst that outweighs all else.
+    times = np.arange(3600, dtype=np.int64) * 10**9
+    burst = 1800 * 10**9 + np.arange(45_000, dtype=np.int64) * 10**6
+    when = np.sort(np.concatenate([times, burst]))
+    count = len(when)
+    offset = np.arange(count, dtype=np.int64) * 4096
+    columns = np.zeros(count, np.uint32), np.zeros(count, np.uint8), offset
+    batch = Batch(when, *columns, np.full(count, 4096, np.int64), np.full(count, -1, np.int64))
+    path = tmp_path / "burst.parquet"
+    with TraceWriter(path, Facts("burst", "none", ("v",)), durable=False) as writer:
+        writer.write(batch)
+    plan = Plan(intervals_s=(60, 300), sensitivity=True)
+    found = study(str(path), plan, ReadOptions())
+    assert found.quieter is not None and found.busiest_ns is not None
+    begin, end = (at / 10**9 for at in found.busiest_ns)
+    assert begin <= 1800 and 1845 <= end == begin + 60
+    assert found.quieter.bytes_written == (3600 - 60) * 4096
+    made = compare.report([found], Terms(), Prices())
+    [said] = made.conclusions
+    assert re.search(r"Without the busiest minute \(29 min 4\d s after the start: 176 MiB of", said)
+    assert re.search(r"it would be '.*' over .*, at [\d.]+ EUR: check that it is typical\.", said)
+    alone = compare.report([found.quieter], Terms(), Prices())
+    [rest], [without] = (json.loads(json.dumps(each.data))["traces"] for each in (made, alone))
+    assert rest["without_busiest_minute"]["recommended"] == without["recommended"]
+    assert rest["without_busiest_minute"]["recommended_link"] == without["recommended_link"]
+    assert rest["recommended_link"] > without["recommended_link"]
+    even = study(str(stored(tmp_path, Sequential(7200, 600, 7200), "even")), plan, ReadOptions())
+    assert "the advice is the same" in compare.report([even], Terms(), Prices()).conclusions[0]
+    moment = stored(tmp_path, Sequential(100, 50, 97), "moment")
+    assert study(str(moment), plan, ReadOptions()).quieter is None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mirrord.core.model import ReceiveRequest, Snapshot
+from mirrord.drivers.btrfs import receivers
 from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.drivers.btrfs.known import Known
 from tests.support import btrfs
@@ -21,6 +22,8 @@ class Pair:
     home: Path
     backup: Path
     known: Known = field(default_factory=Known)
+    #: What applies streams at the destination.
+    receiver: str = receivers.DEFAULT
 
     @property
     def source(self) -> BtrfsDriver:
@@ -28,7 +31,7 @@ class Pair:
 
     @property
     def destination(self) -> BtrfsDriver:
-        return BtrfsDriver(str(self.backup), self.known)
+        return BtrfsDriver(str(self.backup), self.known, receiver=lambda: self.receiver)
 
     @property
     def view(self) -> Path:

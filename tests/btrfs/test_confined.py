@@ -16,20 +16,26 @@ from mirrord.core.errors import Aborted, MirrordError, Unsupported
 from mirrord.core.model import ReceiveRequest
 from mirrord.drivers.btrfs import receive
 from mirrord.drivers.btrfs.driver import BtrfsDriver
+from mirrord.drivers.btrfs.native_receive import NativeReceiver
 from mirrord.system.waiting import Waiting
 from tests.btrfs.pair import Pair, stream_of
 from tests.support import btrfs
 from tests.support.service import until
 
 
-def request(pair: Pair, transfer: str = "t1") -> ReceiveRequest:
+@pytest.fixture(autouse=True, params=["native", "btrfs-progs"])
+def each_receiver(pair: Pair, request: pytest.FixtureRequest) -> None:
+    pair.receiver = request.param
+
+
+def wanted_of(pair: Pair, transfer: str = "t1") -> ReceiveRequest:
     (pair.home / "large").write_bytes(os.urandom(8 << 20))
     return ReceiveRequest(transfer, "m1", None, pair.source.take_snapshot("s1"))
 
 
 def test_other_file_systems_can_be_unmounted_while_a_receive_runs(pair: Pair) -> None:
     """Its namespace held them all: neither they nor their devices were given back."""
-    wanted = request(pair)
+    wanted = wanted_of(pair)
     data = stream_of(pair.source, None, wanted.snapshot)
     pair.destination.prepare("m1")
     with btrfs.filesystem(size_mib=256) as other, pair.destination.receive(wanted) as receiver:
@@ -50,7 +56,7 @@ def test_what_the_program_leaves_beside_its_snapshot_counts_for_nothing(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stream that has taken over the program can do what that can: write into its folder."""
-    wanted = request(pair)
+    wanted = wanted_of(pair)
     data = stream_of(pair.source, None, wanted.snapshot)
     pair.destination.prepare("m1")
     victim = tmp_path / "victim"
@@ -66,7 +72,7 @@ def test_what_the_program_leaves_beside_its_snapshot_counts_for_nothing(
         (folder / ".transfer.json.new").symlink_to(victim)
 
     with pytest.raises(MirrordError), pair.destination.receive(wanted) as receiver:
-        assert isinstance(receiver, receive.BtrfsReceiver)
+        assert isinstance(receiver, receive.BtrfsReceiver | NativeReceiver)
         receiver.write(data[: len(data) // 2])
         forge(receiver._wrapper)
         found = {one.transfer_id: one for one in pair.destination.stagings()}
@@ -81,7 +87,7 @@ def test_what_the_program_leaves_beside_its_snapshot_counts_for_nothing(
 
 @pytest.mark.parametrize("where", ["write", "finish"])
 def test_an_abort_ends_a_transfer_whose_program_is_stopped(pair: Pair, where: str) -> None:
-    wanted = request(pair)
+    wanted = wanted_of(pair)
     data = stream_of(pair.source, None, wanted.snapshot)
     pair.destination.prepare("m1")
     ended = threading.Event()
@@ -96,10 +102,16 @@ def test_an_abort_ends_a_transfer_whose_program_is_stopped(pair: Pair, where: st
         pair.destination.receive(wanted) as receiver,
     ):
         receiver.waiting = Waiting(check)
-        assert isinstance(receiver, receive.BtrfsReceiver) and receiver._child is not None
+        assert (
+            isinstance(receiver, receive.BtrfsReceiver | NativeReceiver)
+            and receiver._child is not None
+        )
         if where == "finish":
-            receiver.write(data)
+            receiver.write(data[:-1])  # with the last byte it would end, perhaps at once
+            time.sleep(0.3)
         os.kill(receiver._child.pid, signal.SIGSTOP)  # as with a disk that hangs
+        if where == "finish":
+            receiver.write(data[-1:])
         timer.start()
         began_s = time.monotonic()
         receiver.write(data) if where == "write" else receiver.finish()

@@ -91,7 +91,9 @@ def test_a_changed_copy_of_a_received_snapshot_is_not_used_as_base(pair: Pair) -
 
 
 def test_data_are_never_cloned_from_another_copy_that_was_changed(pair: Pair) -> None:
-    """Two destinations on one file system: `btrfs receive` finds the first one's copy."""
+    """Two destinations on one file system: `btrfs receive` finds the first one's copy, and is not
+    started. `mirrord-receive` is given its base.
+    """
     first = Pair(pair.home, pair.backup.parent / "first")
     base = first.initialize()
     pair.destination.prepare("m1")
@@ -110,9 +112,16 @@ def test_data_are_never_cloned_from_another_copy_that_was_changed(pair: Pair) ->
     btrfsutil.set_subvolume_read_only(copy.path, True)
     pair.destination.rollback(base.guid, mirror_id="m1", keep_as="lost")
     pair.destination.delete_snapshot(snapshot.guid)
+    pair.receiver = "btrfs-progs"
     with pytest.raises(Diverged, match="another copy"):
         transfer(pair.source, pair.destination, base, snapshot)
+    pair.receiver = "native"
+    transfer(pair.source, pair.destination, base, snapshot)
+    assert same(pair.home, pair.view)
+    pair.destination.rollback(base.guid, mirror_id="m1", keep_as="again")
+    pair.destination.delete_snapshot(snapshot.guid)
     btrfsutil.delete_subvolume(copy.path)
+    pair.receiver = "btrfs-progs"
     transfer(pair.source, pair.destination, base, snapshot)
     assert same(pair.home, pair.view)
 

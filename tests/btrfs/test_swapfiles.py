@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -41,19 +41,31 @@ def test_an_active_swap_file_is_named(filesystem: Path) -> None:
     source.take_snapshot("one")
 
 
-def test_a_path_that_is_too_long_for_the_destination_is_no_damage(filesystem: Path) -> None:
-    volume = btrfs.make_subvolume(filesystem / "home")
+def _walk_down(top: Path, work: Callable[[], None]) -> None:
+    """Do something in each of 20 folders below one another; the path of the last is 4,019 bytes."""
     before = os.open(".", os.O_RDONLY)
     try:
-        os.chdir(volume)
+        os.chdir(top)
         for _ in range(20):
-            Path("d" * 200).mkdir()
+            work()
             os.chdir("d" * 200)
     finally:
         os.fchdir(before)
         os.close(before)
-    source, destination = BtrfsDriver(str(volume)), BtrfsDriver(str(filesystem / "backup"))
-    destination.prepare(MIRROR)
+
+
+def test_a_path_that_is_too_long_for_btrfs_receive_is_no_damage(filesystem: Path) -> None:
+    """`mirrord-receive` opens one folder after the other."""
+    volume = btrfs.make_subvolume(filesystem / "home")
+    _walk_down(volume, lambda: Path("d" * 200).mkdir())
+    source, place = BtrfsDriver(str(volume)), str(filesystem / "backup")
+    other = BtrfsDriver(place, receiver=lambda: "btrfs-progs")
+    other.prepare(MIRROR)
     with pytest.raises(Unsupported, match="too long"):
-        mirror(source, destination, None, "base")
-    assert destination.facts().shown is None
+        mirror(source, other, None, "base")
+    assert other.facts().shown is None
+    destination = BtrfsDriver(place)
+    mirror(source, destination, None, "base")
+    found: list[list[str]] = []
+    _walk_down(Path(destination.facts().view), lambda: found.append(os.listdir()))
+    assert found == [["d" * 200]] * 20

@@ -8,11 +8,19 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from mirrord.core.errors import Damaged, Diverged, MirrordError, NoSpace, TransferFailed
+from mirrord.core.errors import (
+    Damaged,
+    Diverged,
+    MirrordError,
+    NoSpace,
+    NotFound,
+    TransferFailed,
+)
 from mirrord.drivers.btrfs import receive as receiving
 from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.system import steps
@@ -20,6 +28,11 @@ from tests.btrfs.pair import MIRROR, Pair, request, run, same, stream_of, transf
 from tests.support import btrfs
 from tests.support.service import until
 from tests.transport.echo import lives
+
+
+@pytest.fixture(autouse=True, params=["native", "btrfs-progs"])
+def each_receiver(pair: Pair, request: pytest.FixtureRequest) -> None:
+    pair.receiver = request.param
 
 
 def staged(pair: Pair) -> list[Path]:
@@ -122,7 +135,7 @@ def test_users_reach_the_view_whatever_the_umask(pair: Pair) -> None:
 
 def test_a_full_destination_stays_as_it_was(pair: Pair) -> None:
     with btrfs.filesystem(size_mib=700) as small:
-        pair = Pair(pair.home, small / "backup")
+        pair = Pair(pair.home, small / "backup", receiver=pair.receiver)
         base = pair.initialize()
         before = btrfs.digest(pair.view)
         with (pair.home / "huge").open("wb") as file:
@@ -266,7 +279,8 @@ from mirrord.core.model import ReceiveRequest, Snapshot, SnapshotKind
 from mirrord.drivers.btrfs.driver import BtrfsDriver
 guid, name, data = sys.argv[2:5]
 snapshot = Snapshot(guid, name, SnapshotKind.REFERENCE, 1, 1)
-receiver = BtrfsDriver(sys.argv[1]).receive(ReceiveRequest("t", "m1", None, snapshot))
+driver = BtrfsDriver(sys.argv[1], receiver=lambda: sys.argv[5])
+receiver = driver.receive(ReceiveRequest("t", "m1", None, snapshot))
 receiver.write(open(data, "rb").read())
 print(receiver._child.pid, flush=True)
 os.kill(os.getpid(), 9)
@@ -283,7 +297,7 @@ def test_a_killed_receiver_leaves_no_orphan_and_nothing_visible(
     data.write_bytes(whole[: int(len(whole) * part)])
     pair.destination.prepare(MIRROR)
     done = subprocess.run(
-        [sys.executable, "-c", RECEIVER, pair.backup, snapshot.guid, "one", data],
+        [sys.executable, "-c", RECEIVER, pair.backup, snapshot.guid, "one", data, pair.receiver],
         stdout=subprocess.PIPE,
         text=True,
         check=False,
@@ -318,7 +332,7 @@ def test_a_destination_mounted_at_its_subvolume_finds_its_base(pair: Pair) -> No
     mount.mkdir()
     run("mount", "-o", f"subvol={root}", device, mount)
     try:
-        mounted = Pair(pair.home, mount / "backup")
+        mounted = Pair(pair.home, mount / "backup", receiver=pair.receiver)
         base = mounted.initialize()
         btrfs.change(pair.home, 1)
         mounted.update(base, "next")
@@ -375,6 +389,60 @@ def test_a_late_repeated_commit_does_not_turn_the_view_back(pair: Pair) -> None:
     newer = pair.update(base, "next")
     assert pair.destination.commit("t-base", show=True).guid == base.guid
     assert pair.destination.facts().shown == newer.guid
+
+
+def _property(path: Path, value: str) -> None:
+    run("btrfs", "property", "set", "-f", "-ts", path, "ro", value)
+
+
+def _made_writable(path: Path) -> None:
+    _property(path, "false")
+
+
+def _written_to(path: Path) -> None:
+    _property(path, "false")
+    (path / "forged").write_text("forged")
+    _property(path, "true")
+
+
+def _replaced(path: Path) -> None:
+    """By another received snapshot."""
+    run("btrfs", "-q", "subvolume", "delete", path)
+    other = path.parents[3] / "snapshots" / "base" / "base"
+    run("btrfs", "-q", "subvolume", "snapshot", "-r", other, path)
+
+
+def _deleted(path: Path) -> None:
+    run("btrfs", "-q", "subvolume", "delete", path)
+
+
+def _beside(path: Path) -> None:
+    path.parents[1].joinpath("other").mkdir()
+
+
+@pytest.mark.parametrize("change", [_made_writable, _written_to, _replaced, _deleted, _beside])
+def test_a_complete_staging_that_was_changed_is_not_committed(
+    pair: Pair, change: Callable[[Path], None]
+) -> None:
+    """Between the end of its transfer and its commit, for example after a kill. It is received
+    again.
+    """
+    base = pair.initialize()
+    btrfs.change(pair.home, 1)
+    snapshot, before = pair.source.take_snapshot("next"), btrfs.digest(pair.view)
+    with pair.destination.receive(request("t", base, snapshot)) as receiver:
+        receiver.write(stream_of(pair.source, base, snapshot))
+        receiver.finish()
+    assert [one.complete for one in pair.destination.stagings()] == [True]
+    [folder] = staged(pair)
+    change(folder / "next" / "next")
+    assert [one.complete for one in pair.destination.stagings()] == [False]
+    with pytest.raises(NotFound):
+        pair.destination.commit("t", show=True)
+    assert pair.destination.facts().shown == base.guid and btrfs.digest(pair.view) == before
+    pair.destination.discard("t")
+    transfer(pair.source, pair.destination, base, snapshot)
+    assert same(pair.home, pair.view) and staged(pair) == []
 
 
 def test_names_cannot_lead_out_of_the_store(pair: Pair) -> None:

@@ -58,9 +58,15 @@ def stage(
         destination.receive(request(transfer, base, snapshot, resumable=resumable)) as receiver,
         source.send(base.guid if base else None, snapshot.guid, checkpoint=checkpoint) as stream,
     ):
-        while chunk := stream.read():
+        chunk = stream.read()
+        while chunk:
             assert 0 < len(chunk) <= CHUNK_BYTES_MAX
+            # It is written after the next one was read: its content may not change.
+            copied = bytes(chunk)
+            following = stream.read()
+            assert chunk == copied
             receiver.write(chunk)
+            chunk = following
         return receiver.finish()
 
 

@@ -10,6 +10,7 @@ import pytest
 from mirrord.core.errors import Fenced, MirrordError
 from mirrord.core.relationship import Fence, Intent
 from mirrord.drivers.contract import Capability, Driver, Pool, clones_of
+from mirrord.drivers.verification import Verification, verification_of
 from mirrord.wire.methods import METHODS
 from tests.contract.flows import MIRROR, initialized, request, volumes
 from tests.contract.lab import Lab
@@ -33,8 +34,12 @@ CALLS: dict[str, Callable[[Driver, str], object]] = {
     "rollback": lambda driver, guid: driver.rollback(guid, mirror_id=MIRROR, keep_as="late"),
     "reinstate": lambda driver, _guid: driver.reinstate("late"),
     "forget": lambda driver, _guid: driver.forget(),
+    "make_ready": lambda driver, _guid: driver.make_ready("late"),
     "begin_test": lambda driver, _guid: clones_of(driver).begin_test(),
     "end_test": lambda driver, _guid: clones_of(driver).end_test(),
+    "repair_begin": lambda driver, guid: verification_of(driver).repair_begin(guid),
+    "repair_write": lambda driver, guid: verification_of(driver).repair_write(guid, "x", 0, b""),
+    "repair_finish": lambda driver, guid: verification_of(driver).repair_finish(guid, ""),
 }
 
 
@@ -53,7 +58,7 @@ def test_nothing_is_changed_in_an_epoch_that_is_over(lab: Lab, which: str) -> No
     late.fence = Fence(MIRROR, 1)
     before = late.facts(), late.snapshots(), late.relationships(), lab.content(late)
     for name, call in CALLS.items():
-        if name == "reclaim" and late.kind != "btrfs":
+        if name in ("reclaim", "make_ready") and late.kind != "btrfs":
             continue  # it does nothing there
         if name == "take_together" and (
             not isinstance(late, Pool) or Capability.POOL not in late.capabilities
@@ -61,6 +66,10 @@ def test_nothing_is_changed_in_an_epoch_that_is_over(lab: Lab, which: str) -> No
             continue
         if name.endswith("_test") and Capability.COPY not in late.capabilities:
             continue
+        if name.startswith("repair_") and (
+            late.kind != "btrfs" or not isinstance(late, Verification)
+        ):
+            continue  # of each member by itself
         with pytest.raises(Fenced):
             call(late, base.guid)
     for one in volumes(late):

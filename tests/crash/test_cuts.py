@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from tests.contract.lab_block import SIZE_BYTES, BlockLab
 from tests.contract.lab_btrfs import BtrfsLab
 from tests.crash.scenes import SCENES, WAYS_ON, WRITTEN, end, own_labels, settle
 from tests.support import btrfs
+from tests.support.service import until
 from tests.support.world import NAME, World
 
 
@@ -86,8 +88,9 @@ class Machine(NamedTuple):
             run("mount", "-o", "loop,noatime", image, mount)
 
     def unmount(self) -> None:
+        """Wholly: a copy of what is still mounted somewhere may not be mounted beside it."""
         for mount in self.mounts:
-            run("umount", mount)
+            until(partial(_unmounted, mount), what=f"{mount} is in use")
 
 
 @contextmanager
@@ -103,6 +106,11 @@ def machine(kind: str) -> Iterator[Machine]:
             Volume.create(here / "source", SIZE_BYTES).close()
             lab = BlockLab(here)
         yield Machine((here, there), lab)
+
+
+def _unmounted(mount: Path) -> bool:
+    """Not as long as a child that was killed is still on its way out."""
+    return subprocess.run(["umount", mount], check=False, capture_output=True).returncode == 0
 
 
 def run(*words: str | Path) -> None:

@@ -25,6 +25,7 @@ _TABLES = (
     "mirrord/cli/",
     "mirrord/config/writing.py",
     "mirrord/control/commands/",
+    "mirrord/control/livetext.py",
     "mirrord/control/statustext.py",
     "mirrord/engine/prune.py",
 )

@@ -13,6 +13,7 @@ import pytest
 
 from mirrord.control.client import _Connection
 from tests.docs.promtool import promtool
+from tests.support.service import until
 from tests.support.unit import OWN, ROOT, Daemon, daemon, environment
 
 RULES = ROOT / "docs/prometheus/mirrord.rules.yml"
@@ -29,7 +30,9 @@ def tool() -> str:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """/metrics of a service with two block mirrors that have done all sorts of things."""
+    """/metrics of a service with two block mirrors that have done all sorts of things, and a live
+    mirror in semi-sync.
+    """
     folder = tmp_path_factory.mktemp("metrics")
     with daemon(folder / "home") as service:
         for name, schedule in (("one", "every 10m"), ("two", "lag 5m")):
@@ -37,8 +40,15 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             ends = [f"block:{folder}/{name}", f"block:{folder}/copy-{name}"]
             _did(service, "create", name, *ends, "--schedule", schedule, "--rpo", "30m")
             _did(service, "initialize", name)
+            _did(service, "verify", name)
+        (folder / "image").write_bytes(bytes(1 << 20))
+        ends = [f"image:{folder}/{name}" for name in ("image", "image-copy")]
+        _did(service, "create", "vm", *ends, "--policy", "semi-sync", "--window", "5s")
+        _did(service, "initialize", "vm")
         _checkpoint(service, folder)
+        until(lambda: "mirrord_live_lag_bytes{" in _get(service, "/metrics"))
         yield _get(service, "/metrics")
+        _did(service, "delete", "vm", "--yes")
 
 
 def _did(service: Daemon, *words: str) -> None:
@@ -48,7 +58,7 @@ def _did(service: Daemon, *words: str) -> None:
 
 def _checkpoint(service: Daemon, folder: Path) -> None:
     """An update that breaks off in the middle: a checkpoint, an alarm, a failed run."""
-    image = folder / "image"
+    image = folder / "content"
     image.write_bytes(bytes(range(256)) * 4096 * 4)
     _did(service, "volume", "write", str(folder / "two"), "--from", str(image))
     _did(service, "throttle", "two", "200KiB/s")
@@ -118,7 +128,11 @@ def test_every_metric_is_documented_as_it_is(page: str) -> None:
         # What no sample has yet (no retry happened) cannot be compared.
         assert there[name][1] in (labels, set()), name
     bare = {name for name, (_, labels) in there.items() if not labels and documented()[name][1]}
-    assert bare == {"mirrord_retries_total", "mirrord_failed_commands_total"}
+    assert bare == {
+        "mirrord_retries_total",
+        "mirrord_failed_commands_total",
+        "mirrord_pause_seconds",  # tests/pausers has one
+    }
 
 
 def test_the_page_is_as_prometheus_wants_it(tool: str, page: str) -> None:

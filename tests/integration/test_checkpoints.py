@@ -1,25 +1,24 @@
-"""Interrupted transfers: their checkpoints in the life of a mirror. The ends are here, but said to
-be on another host, so that a transfer may break off.
+"""Interrupted transfers: their checkpoints in the life of a mirror. The ends are here; half of the
+tests say that they are on another host.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from mirrord.control.statustext import details
-from mirrord.core.errors import Aborted, TransferFailed
-from mirrord.core.model import ReceiveRequest
+from mirrord.core.errors import Aborted, NoSpace, TransferFailed
 from mirrord.core.results import Silent
 from mirrord.drivers.block.driver import BlockDriver
-from mirrord.drivers.btrfs import layout, spool
 from mirrord.drivers.btrfs.driver import BtrfsDriver
-from mirrord.drivers.btrfs.known import Known
-from mirrord.drivers.btrfs.receive import BtrfsReceiver
-from mirrord.system.waiting import Waiting
+from mirrord.drivers.btrfs.native_receive import NativeReceiver
+from mirrord.system import steps
+from mirrord.system.native import StreamDigest
 from tests.contract.lab_btrfs import BtrfsLab
 from tests.support import btrfs
 from tests.support.definitions import add_lines
@@ -28,12 +27,13 @@ from tests.support.world import NAME, World
 pytestmark = [pytest.mark.in_process, pytest.mark.large]
 
 MIB = 1 << 20
+SLOT_BYTES = 32 << 10
 
 
-@pytest.fixture(autouse=True)
-def far_away(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=["local", "remote"])
+def distance(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     for driver in (BlockDriver, BtrfsDriver):
-        monkeypatch.setattr(driver, "remote", True)
+        monkeypatch.setattr(driver, "remote", request.param == "remote")
 
 
 class Until(Silent):
@@ -52,6 +52,10 @@ def interrupted(world: World, after_bytes: int = 20 * MIB) -> World:
     """A mirror whose update was aborted in mid-transfer."""
     world.initialized()
     world.lab.change_much(world.lab.source(), 1)
+    return abort_update(world, after_bytes)
+
+
+def abort_update(world: World, after_bytes: int) -> World:
     abort = world.paths.run / f"{NAME}.abort"
     with (
         world.service.watched_by(Until(after_bytes, lambda: abort.write_text("a test"))),
@@ -78,6 +82,20 @@ def test_an_interrupted_update_goes_on_and_status_says_so(world: World) -> None:
     assert world.status()["checkpoint_age_s"] is None
 
 
+def test_an_interrupted_initialize_goes_on(world: World) -> None:
+    world.create()
+    world.lab.change_much(world.lab.source(), 1)
+    abort = world.paths.run / f"{NAME}.abort"
+    with (
+        world.service.watched_by(Until(20 * MIB, lambda: abort.write_text("a test"))),
+        pytest.raises(Aborted),
+    ):
+        world.service.initialize(NAME)
+    done = world.again().initialize(NAME)
+    assert done.status == "done" and world.in_step()
+    assert done.data["resumed_bytes"] >= 19 * MIB
+
+
 def test_abort_keeps_the_checkpoint_and_hard_drops_it(world: World) -> None:
     interrupted(world)
     assert "resumes from there" in world.again().abort(NAME, hard=False).text
@@ -102,63 +120,65 @@ def test_an_old_checkpoint_is_discarded_and_the_history_says_so(world: World) ->
     assert any("was older than 0 days: discarded" in text for text in events)
 
 
-def _spool_of(world: World) -> Path:
+def _record_of(world: World) -> Path:
     view = Path(world.lab.destination().facts().view)
-    [path] = (view.parent / ".mirrord" / view.name / "spool").iterdir()
-    return path
+    [path] = (view.parent / ".mirrord" / view.name / "checkpoints").iterdir()
+    return path / "record"
 
 
 def test_what_does_not_fit_the_stream_is_given_up_within_the_same_update(world: World) -> None:
-    """The spool holds another stream than the source makes."""
+    """The checkpoint is of another stream than the source makes."""
     interrupted(world)
     if world.lab.kind != "btrfs":
         return  # a block says where it belongs, and is verified where it is
-    path = _spool_of(world)
-    place = layout.resolve(world.lab.destination().location, Known())
-    found = spool.look(place, path)
-    assert found is not None
-    wanted = ReceiveRequest(path.name, "", found.base, found.snapshot, resumable=True)
-    path.unlink()
-    forged = spool.Spool(path, wanted, place, "here", writing=True)
-    for _ in range(10):
-        forged.append(b"something else" * 75_000, Waiting())
-    forged.close(keep=True)
-    done = world.again().update(NAME)
+    record = _record_of(world)
+    data = bytearray(record.read_bytes())
+    for at in range(0, len(data), SLOT_BYTES):
+        data[at + 32] ^= 1  # of the digest of what was received
+        digest, end = StreamDigest(), at + SLOT_BYTES - 32
+        digest.update(bytes(data[at:end]))
+        data[end : end + 32] = bytes.fromhex(digest.hexdigest())
+    record.write_bytes(bytes(data))
+    assert world.again().status(NAME)[0].reading.checkpoint.size_bytes >= 19 * MIB
+    done = world.service.update(NAME)
     assert done.status == "done" and world.in_step()
+    assert done.data["resumed_bytes"] == 0
     assert world.lab.destination().stagings() == []
     events = [event.text for event in world.service.history(NAME, limit=20).events]
     assert any("cannot be used" in text for text in events)
 
 
-def test_a_damaged_checkpoint_is_used_up_to_the_damage_within_the_same_update(
-    world: World,
-) -> None:
+def test_a_damaged_checkpoint_leaves_the_one_before_it(world: World) -> None:
     interrupted(world)
     if world.lab.kind != "btrfs":
         return
-    with _spool_of(world).open("r+b") as file:
-        file.seek(5 * MIB)
-        file.write(b"damage")
+    first = world.status()["checkpoint_bytes"]
+    abort_update(world, 5 * MIB)
+    assert world.status()["checkpoint_bytes"] > first
+    record = _record_of(world)
+    data = bytearray(record.read_bytes())
+    sequences = [int.from_bytes(data[at + 8 : at + 16], "little") for at in (0, SLOT_BYTES)]
+    data[sequences.index(max(sequences)) * SLOT_BYTES + 5000] ^= 1
+    record.write_bytes(bytes(data))
     done = world.again().update(NAME)
     assert done.status == "done" and world.in_step()
-    assert 3 * MIB < done.data["resumed_bytes"] < 6 * MIB
+    assert done.data["resumed_bytes"] == first
 
 
-def test_a_failing_program_at_the_destination_costs_only_what_is_left(
+def test_a_failing_program_at_the_destination_costs_what_followed_the_last_checkpoint(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if world.lab.kind != "btrfs":
         return
-    world.initialized()
-    world.lab.change_much(world.lab.source(), 1)
-    opened: list[BtrfsReceiver] = []
-    begin = BtrfsReceiver._begin
+    interrupted(world)
+    opened: list[NativeReceiver] = []
+    begin = NativeReceiver._begin
 
-    def began(receiver: BtrfsReceiver) -> None:
+    def began(receiver: NativeReceiver) -> None:
         begin(receiver)
         opened.append(receiver)
 
-    monkeypatch.setattr(BtrfsReceiver, "_begin", began)
+    monkeypatch.setattr(NativeReceiver, "_begin", began)
 
     def kill() -> None:
         child = opened[0]._child
@@ -166,12 +186,39 @@ def test_a_failing_program_at_the_destination_costs_only_what_is_left(
         child.kill()
 
     with (
-        world.service.watched_by(Until(20 * MIB, kill)),
+        world.service.watched_by(Until(5 * MIB, kill)),
         pytest.raises(TransferFailed, match="signal 9"),
     ):
         world.service.update(NAME)
     assert world.service.update(NAME).data["resumed_bytes"] >= 19 * MIB
     assert world.in_step()
+
+
+def test_a_small_update_pays_for_no_checkpoint(world: World) -> None:
+    """Nor does it leave one: it is sent again."""
+    world.initialized()
+    world.lab.change(world.lab.source(), 1)
+    seen: list[str] = []
+    steps.observe(seen.append)
+    assert world.service.update(NAME).status == "done"
+    assert seen and not [label for label in seen if "CHECKPOINT" in label]
+
+
+def test_without_mirrord_receive_an_update_starts_over(world: World) -> None:
+    """In mirrord.toml: receiver = "btrfs-progs". What `mirrord-receive` left is given up."""
+    interrupted(world)
+    if world.lab.kind != "btrfs":
+        return
+    world.paths.host.write_text('[btrfs]\nreceiver = "btrfs-progs"\n')
+    world.again()
+    abort_update(world, 5 * MIB)
+    events = [event.text for event in world.service.history(NAME, limit=20).events]
+    assert any("'btrfs receive' cannot resume" in text for text in events)
+    assert world.status()["checkpoint_bytes"] == 0
+    abort_update(world, 5 * MIB)
+    assert world.status()["checkpoint_bytes"] == 0
+    done = world.service.update(NAME)
+    assert done.data["resumed_bytes"] == 0 and world.in_step()
 
 
 def test_what_follows_a_checkpoint_that_was_left_needs_no_checkpoint(
@@ -185,14 +232,37 @@ def test_what_follows_a_checkpoint_that_was_left_needs_no_checkpoint(
     assert world.in_step()
 
 
-def test_a_destination_without_room_for_the_spool_is_transferred_to_all_the_same(
-    tmp_path: Path,
-) -> None:
+@pytest.fixture
+def tight(tmp_path: Path) -> Iterator[World]:
+    """A change that fills more than half of its destination."""
     with btrfs.filesystem(size_mib=1024) as here, btrfs.filesystem(size_mib=512) as there:
         world = World(BtrfsLab(here, there), tmp_path / "home").initialized()
         (here / "home" / "large").write_bytes(os.urandom(250 * MIB))
-        assert world.service.update(NAME).status == "done"
-        assert world.in_step()
-        events = [event.text for event in world.service.history(NAME, limit=20).events]
-        assert any("has no space for a checkpoint of" in text for text in events)
+        yield world
         world.close()
+
+
+def test_a_checkpoint_needs_no_space_of_its_own(tight: World) -> None:
+    abort_update(tight, 200 * MIB)
+    assert tight.status()["checkpoint_bytes"] >= 199 * MIB
+    done = tight.service.update(NAME)
+    assert done.data["resumed_bytes"] >= 199 * MIB and tight.in_step()
+
+
+def test_what_was_applied_before_the_destination_was_full_is_used(tight: World) -> None:
+    abort_update(tight, 100 * MIB)
+    filler = Path(tight.lab.destination().location).parent / "filler"
+
+    def fill() -> None:
+        with filler.open("wb") as file, contextlib.suppress(OSError):
+            while True:
+                file.write(os.urandom(4 * MIB))
+                os.fsync(file.fileno())
+
+    with tight.service.watched_by(Until(20 * MIB, fill)), pytest.raises(NoSpace):
+        tight.service.update(NAME)
+    with pytest.raises(NoSpace, match="too small"):
+        tight.again().update(NAME)  # before a byte moves
+    filler.unlink()
+    done = tight.service.update(NAME)
+    assert done.data["resumed_bytes"] >= 99 * MIB and tight.in_step()

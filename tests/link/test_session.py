@@ -27,6 +27,7 @@ from mirrord.core.errors import (
 from mirrord.link import exchange as exchanges
 from mirrord.link import hello as greeting
 from mirrord.link import lane as lanes
+from mirrord.link import outflow
 from mirrord.link.exchange import Exchange
 from mirrord.link.hello import VERSIONS, Hello
 from mirrord.link.lane import Lane
@@ -45,10 +46,13 @@ def streams() -> tuple[FdStream, FdStream]:
 
 
 @contextmanager
-def pair(handler: Handler, *, further: int = 0) -> Iterator[tuple[Session, Session]]:
+def pair(
+    handler: Handler, *, further: int = 0, version: int = VERSIONS[0]
+) -> Iterator[tuple[Session, Session]]:
     """A client and a server that know each other; `further` lanes for data."""
     one, two = streams()
-    client, server = Session(Lane(one)), Session(Lane(two), handler=handler)
+    client = Session(Lane(one), version=version)
+    server = Session(Lane(two), handler=handler, version=version)
     for number in (client, server):
         number._lanes[0].reader._begun = True  # they were greeted elsewhere
     for _ in range(further):
@@ -163,11 +167,21 @@ def test_a_reader_that_stands_still_holds_up_its_own_stream_only() -> None:
         slow.cancel()
 
 
-def test_a_stream_of_another_digest_is_never_whole() -> None:
-    with pair(echo) as (client, _server):
+@pytest.mark.parametrize(("version", "digits"), [(3, 32), (2, 64)])
+def test_a_stream_ends_with_the_checksum_that_the_version_has(version: int, digits: int) -> None:
+    with pair(echo, version=version) as (client, _server):
+        exchange = client.begin("give", 700_000)
+        assert sum(len(chunk) for chunk in iter(exchange.read, b"")) == 700_000
+        assert exchange.result(PATIENCE_S) == "given"
+        assert len(exchange.checksum_in.hexdigest()) == digits
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_stream_of_another_checksum_is_never_whole(version: int) -> None:
+    with pair(echo, version=version) as (client, _server):
         exchange = client.begin("take")
         exchange.send(b"what was sent")
-        exchange._digest_out.update(b"and more")
+        exchange.checksum_out.update(b"and more")
         exchange.end()
         with pytest.raises(Damaged, match="not the one that was sent"):
             exchange.result(PATIENCE_S)
@@ -274,10 +288,10 @@ def test_a_peer_that_makes_no_sense_is_left(parts: list[bytes]) -> None:
 
 
 def test_a_peer_that_sends_more_than_it_may_is_left() -> None:
-    body = exchanges._PIECE.pack(5, 1 << 19, 0) + b"x"
+    body = outflow._PIECE.pack(5, 1 << 19, 0) + b"x"
     flood = [*control(Type.CALL, 1, ["take", []])]
     for number in range(1, 40):  # the first piece never comes, so none of these can be used
-        body = exchanges._PIECE.pack(number, 1 << 19, 0) + b"x"
+        body = outflow._PIECE.pack(number, 1 << 19, 0) + b"x"
         flood += [header(Type.DATA, 1, body), body]
     assert isinstance(raw(*flood), ProtocolError)
 

@@ -1,4 +1,4 @@
-"""An end that speaks the version of the protocol before: what one really said (`recorded`) is
+"""An end that speaks an older version of the protocol: what one really said (`recorded`) is
 played to the other end as it is now.
 """
 
@@ -28,12 +28,14 @@ from mirrord.wire.values import unpack
 from tests.link.recorded import record
 from tests.support.agents import Agents
 
-RECORDED = Path(__file__).parent / "recorded" / "version1.json"
+RECORDED = Path(__file__).parent / "recorded"
+#: Every version before the present one.
+OLDER = VERSIONS[1:]
 
 
-def recorded() -> list[tuple[str, list[bytes], list[bytes]]]:
+def recorded(version: int) -> list[tuple[str, list[bytes], list[bytes]]]:
     """What was asked, the client's frames, and the agent's."""
-    found = json.loads(RECORDED.read_text())
+    found = json.loads((RECORDED / f"version{version}.json").read_text())
     ends = ("client", "agent")
     return [(one["asked"], *([*frames(bytes.fromhex(one[end]))] for end in ends)) for one in found]
 
@@ -69,16 +71,19 @@ def places() -> Iterator[None]:
     shutil.rmtree(record.HOME)
 
 
-def test_the_recording_is_of_the_version_before() -> None:
-    _asked, [client], [agent] = recorded()[0]
-    assert value(client)["versions"] == value(agent)["versions"] == [VERSIONS[1]]
+@pytest.mark.parametrize("version", OLDER)
+def test_there_is_a_recording_of_each_older_version(version: int) -> None:
+    _asked, [client], [agent] = recorded(version)[0]
+    supported = list(range(version, 0, -1))
+    assert value(client)["versions"] == value(agent)["versions"] == supported
 
 
-def test_an_older_client_is_served(places: None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", OLDER)
+def test_an_older_client_is_served(places: None, tmp_path: Path, version: int) -> None:
     agents = Agents(tmp_path)
     stream = agents.stream()
     reader, heard = FrameReader(), list[Any]()
-    for asked, sent, answers in recorded():
+    for asked, sent, answers in recorded(version):
         for frame, before in zip(sent, answers, strict=True):
             stream.write(frame)
             while not heard:
@@ -110,8 +115,8 @@ class OlderAgent(ByteStream):
     peer = "there"
     notes: tuple[str, ...] = ()
 
-    def __init__(self) -> None:
-        self._answers = [frame for _asked, _sent, answers in recorded() for frame in answers]
+    def __init__(self, version: int) -> None:
+        self._answers = [frame for _asked, _sent, answers in recorded(version) for frame in answers]
         self._heard: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self.methods: list[str] = []
         self._session: Session | None = None
@@ -141,13 +146,15 @@ class OlderAgent(ByteStream):
         return self._session
 
 
-def test_an_older_agent_is_asked_for_nothing_that_it_does_not_have() -> None:
-    agent = OlderAgent()
+@pytest.mark.parametrize("version", OLDER)
+def test_an_older_agent_is_asked_for_nothing_that_it_does_not_have(version: int) -> None:
+    agent = OlderAgent(version)
     made: list[RemoteDriver] = []
 
     def opened(end: Any) -> RemoteDriver:
         made.append(RemoteDriver.of(end, agent))
-        made[-1].fence = Fence("m1", 7)
+        if version == 1:
+            made[-1].fence = Fence("m1", 7)
         return made[-1]
 
     results = [(name, call()) for name, call in record.script(opened)]
@@ -156,7 +163,10 @@ def test_an_older_agent_is_asked_for_nothing_that_it_does_not_have() -> None:
     [taken] = [found for name, found in results if name == "take_snapshot"]
     assert taken.name == "one"
     assert {METHODS[name].since for name in agent.methods if name in METHODS} == {1}
-    with pytest.raises(Unsupported, match="too old to inspect a volume"):
-        made[1].relationship("m1")
+    if version == 1:
+        with pytest.raises(Unsupported, match="too old to inspect a volume"):
+            made[1].relationship("m1")
+    with pytest.raises(Unsupported, match="too old to verify snapshots"):
+        made[1].verify_end()
     assert not agent._answers
     agent.session().close()

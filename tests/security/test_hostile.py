@@ -23,6 +23,7 @@ from mirrord.drivers.block.format import BLOCK_BYTES, Pointer, Root, SegmentMap,
 from mirrord.drivers.block.rootrecord import Entry, content_digest
 from mirrord.drivers.block.stream import HEADER, RUN, RUNS, done_frame, head_frame
 from mirrord.drivers.block.volume import Volume
+from mirrord.drivers.live import Live
 from mirrord.link import hello as greeting
 from mirrord.link import lane as lanes
 from mirrord.link.driver import RemoteDriver
@@ -33,7 +34,7 @@ from mirrord.link.session import CALLS_MAX, Session
 from mirrord.system.native import StreamChecksum
 from mirrord.transport.fds import FdStream
 from mirrord.wire.frames import CHUNK_BYTES, Type, control, header
-from mirrord.wire.methods import METHODS
+from mirrord.wire.methods import METHODS, PeerPause
 from tests.security.sentences import breaks
 from tests.support.agents import Agents, agents
 from tests.support.calls import CALLS
@@ -46,11 +47,11 @@ _PIECE = struct.Struct("<IIB3x")
 class Watched:
     """An agent, and what it takes."""
 
-    def __init__(self, home: Path, *arguments: str) -> None:
+    def __init__(self, home: Path, *arguments: str, token: str = "") -> None:
         self.agents = Agents(home, *arguments)
         self.lane = greeting.new_lane(self.agents.stream())
-        hello = Hello(mirrord.__version__, VERSIONS, secrets.token_hex(16), 0, os.getpid())
-        greeting.say(self.lane, hello)
+        token = token or secrets.token_hex(16)
+        greeting.say(self.lane, Hello(mirrord.__version__, VERSIONS, token, 0, os.getpid()))
         greeting.expect(self.lane, timeout_s=PATIENCE_S)
         self.process = self.agents.processes[0]
         self.before = self._rss_bytes("VmRSS"), self.descriptors()
@@ -81,8 +82,8 @@ class Watched:
 
 
 @contextmanager
-def watched(home: Path, *arguments: str) -> Iterator[Watched]:
-    made = Watched(home, *arguments)
+def watched(home: Path, *arguments: str, token: str = "") -> Iterator[Watched]:
+    made = Watched(home, *arguments, token=token)
     try:
         yield made
     finally:
@@ -241,8 +242,12 @@ LOOKING = {
     "facts", "lock", "unlock", "snapshots", "own_snapshots", "base_left", "members",
     "changed_since", "delta", "changes", "send", "stagings", "writers", "is_marked",
     "relationships", "relationship", "set_fence",
-    "divergence",
+    "divergence", "verify_step", "verify_end", "verify_nodes", "verify_blocks", "verify_read",
 }  # fmt: skip
+#: A pause is made by a program of its own, which locks what it pauses.
+LOOKING |= {name for name, method in METHODS.items() if method.role is PeerPause}
+#: An image is changed by its own process, which alone knows its epoch, and holds the image's locks.
+LOOKING |= {name for name, method in METHODS.items() if method.role is Live}
 
 
 @breaks("S5")

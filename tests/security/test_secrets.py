@@ -16,7 +16,6 @@ from mirrord.config.peers import Peers
 from mirrord.core.errors import MirrordError
 from mirrord.core.model import ReceiveRequest
 from mirrord.drivers.btrfs.driver import BtrfsDriver
-from mirrord.drivers.btrfs.spool import MEMORY_BYTES
 from mirrord.transport import ssh_keys
 from tests.security.sentences import breaks
 from tests.security.world import MIRROR, Host, stream_of
@@ -51,7 +50,7 @@ def test_keys_are_their_owners_alone_whatever_the_umask(tmp_path: Path) -> None:
 
 @breaks("K5", "K6")
 def test_what_an_agent_makes_is_its_users_alone(host: Host, root: Path) -> None:
-    (root / "home/big").write_bytes(os.urandom(3 * MEMORY_BYTES))
+    (root / "home/big").write_bytes(os.urandom(12 << 20))
     source = BtrfsDriver(str(root / "home"))
     snapshot = source.take_snapshot("s1")
     data, backup = stream_of(source, snapshot), root / "backup/home"
@@ -61,11 +60,15 @@ def test_what_an_agent_makes_is_its_users_alone(host: Host, root: Path) -> None:
         with there.receive(
             ReceiveRequest("t1", MIRROR, None, snapshot, resumable=True)
         ) as receiver:
-            receiver.write(data[: 2 * MEMORY_BYTES])
+            receiver.write(data[: 8 << 20])
         store = modes(backup / ".mirrord/current")
-        assert store["spool"] == store["staging"] == store["swap"] == store["diverged"] == 0o700
-        assert store["spool/t1"] == 0o600
-        assert not [path for path, mode in store.items() if mode & 0o022]
+        for path in ("checkpoints", "checkpoints/t1", "staging", "swap", "diverged"):
+            assert store[path] == 0o700, path
+        assert store["checkpoints/t1/record"] == 0o600
+        received = "checkpoints/t1/snapshots/1/"  # with the modes of the source
+        ours = {path: mode for path, mode in store.items() if not path.startswith(received)}
+        assert len(ours) < len(store)
+        assert not [path for path, mode in ours.items() if mode & 0o022]
         peer.volume(root / "backup/block", "block").prepare(MIRROR)
         for path, mode in modes(root / "backup/block").items():
             assert path == "." or not mode & 0o077, path

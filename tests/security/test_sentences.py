@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from tests.security import (
     test_append_only,
+    test_bounds,
     test_hostile,
+    test_pause,
     test_secrets,
     test_sessions,
     test_streams,
@@ -15,7 +17,9 @@ from tests.support.sentences import assert_there, numbered
 
 HERE = (
     test_append_only,
+    test_bounds,
     test_hostile,
+    test_pause,
     test_secrets,
     test_sessions,
     test_streams,

@@ -206,7 +206,7 @@ def test_a_stream_that_was_changed_on_its_way_is_not_committed(host: Host, root:
         exchange = peer.session.begin("receive", handle, request)
         exchange.await_opened()
         exchange.send(data)
-        exchange._digest_out.update(b"what the sender really sent")
+        exchange.checksum_out.update(b"what the sender really sent")
         exchange.end()
         with pytest.raises((Damaged, ProtocolError)):
             exchange.result(20)

@@ -25,11 +25,15 @@ class Served(DaemonWorld):
 
     def redefine(self, before: str, after: str) -> None:
         """Change what a definition says and let the daemon read it."""
+        self.redefine_stopped(before, after)
+        self.service.reload()
+
+    def redefine_stopped(self, before: str, after: str) -> None:
+        """Change what a definition says."""
         file = self.paths.mirrors / f"{NAME}.toml"
         text = file.read_text()
         assert text.count(before) == 1
         file.write_text(text.replace(before, after))
-        self.service.reload()
 
     def settings(self, text: str) -> None:
         self.paths.config.mkdir(parents=True, exist_ok=True)

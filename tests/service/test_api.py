@@ -145,9 +145,11 @@ def test_a_client_of_another_version_is_refused(served: Served) -> None:
     assert "v2" in line["error"]["why"] and "restart the daemon" in line["error"]["hint"]
 
 
-def test_a_daemon_of_another_version_is_told_of(tmp_path: Path) -> None:
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_daemon_of_another_version_is_told_of(tmp_path: Path, reads: bool) -> None:
     async def old(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
+        if reads:
+            await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nNot Found")
         await writer.drain()
         writer.close()

@@ -326,6 +326,19 @@ def test_long_verbs_and_disks_that_hang_hold_up_neither_reports_nor_records(tmp_
     asyncio.run(check())
 
 
+def test_the_loops_of_policies_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    async def check() -> None:
+        host, together = Host(), threading.Barrier(100)
+        workers = Workers(
+            Paths(tmp_path, tmp_path, tmp_path), host, Limits(host), lambda _name: False
+        )
+        loops = [workers.steer(lambda _service: together.wait(60)) for _ in range(100)]
+        assert sorted(await asyncio.gather(*loops)) == list(range(100))
+        workers.close()
+
+    asyncio.run(check())
+
+
 def test_threads_that_work_at_the_same_time_have_services_of_their_own(tmp_path: Path) -> None:
     async def check() -> None:
         host, together = Host(), threading.Barrier(3)

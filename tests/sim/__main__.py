@@ -2,7 +2,8 @@
 
 `--alone` is the scheduler without an engine, for ten thousand mirrors. `--stories --seeds 1000
 --random` plays the stories of one mirror with all verbs (telling.py) from a random seed on, as a
-nightly job does, and prints the shortest story that still fails.
+nightly job does, and prints the shortest story that still fails. `--groups` likewise: groups over
+several hosts (tests/sim/groups), which are paused while their snapshots are taken.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from tests.sim.alone import AlonePlan, simulate_alone
 from tests.sim.checks import Violation
 from tests.sim.events import events_of
 from tests.sim.fleet import Plan
+from tests.sim.groups.events import turns_of
+from tests.sim.groups.simulate import shrink as shrink_turns
+from tests.sim.groups.simulate import simulate as simulate_group
+from tests.sim.groups.simulate import violation
 from tests.sim.place import scratch
 from tests.sim.run import simulate
 from tests.sim.telling import fails, shrink, tell
@@ -36,12 +41,16 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--alone", action="store_true", help="the scheduler without an engine")
     parser.add_argument("--stories", action="store_true", help="of one mirror, with all verbs")
     parser.add_argument("--events", type=int, default=30, help="of a story")
+    parser.add_argument("--groups", action="store_true", help="of members on several hosts")
+    parser.add_argument("--turns", type=int, default=5, help="commands for a group")
     parser.add_argument("--random", action="store_true", help="begin with a random seed")
     given = parser.parse_args(words)
     if given.random:
         given.seed = random.SystemRandom().randrange(1_000_000_000)
     if given.stories:
         return _stories(given)
+    if given.groups:
+        return _groups(given)
     for seed in range(given.seed, given.seed + given.seeds):
         try:
             lines = _alone(given, seed) if given.alone else _fleet(given, seed)
@@ -66,6 +75,25 @@ def _stories(given: argparse.Namespace) -> int:
             print(*events, sep="\n")
             print(fails(events))
             print(f"FAILED with --stories --seed {seed} --events {given.events}")
+            return 1
+    counted = ", ".join(f"{number} {what}" for what, number in sorted(met.items()))
+    print(f"seeds {given.seed} to {given.seed + given.seeds - 1}: {counted}")
+    return 0
+
+
+def _groups(given: argparse.Namespace) -> int:
+    met: Counter[str] = Counter()
+    for seed in range(given.seed, given.seed + given.seeds):
+        turns = turns_of(seed, given.turns)
+        try:
+            with scratch() as folder:
+                met += simulate_group(seed, turns, folder)
+        except Violation as found:
+            print(f"seed {seed}: {found}\n\nThe fewest turns and faults that fail:")
+            turns = shrink_turns(seed, turns)
+            print(*turns, sep="\n")
+            print(violation(seed, turns))
+            print(f"FAILED with --groups --seed {seed} --turns {given.turns}")
             return 1
     counted = ", ".join(f"{number} {what}" for what, number in sorted(met.items()))
     print(f"seeds {given.seed} to {given.seed + given.seeds - 1}: {counted}")

@@ -309,7 +309,9 @@ class MemoryDriver(MemoryRecords, Driver):
 
     def detach(self) -> None:
         """No freeze outlasts it."""
-        self.thaw()
+        volume = self._disk.volumes.get(self.location)
+        if volume is not None:
+            volume.frozen = False
 
     def mark(self) -> str:
         """Counts the changes."""

@@ -104,9 +104,11 @@ class Event:
             worker = self._sim.current
             assert worker is not None, "only a job may wait"
             self._waiting.append(worker)
-            self._sim.wait(timeout_s)
-            if worker in self._waiting:
-                self._waiting.remove(worker)
+            try:
+                self._sim.wait(timeout_s)
+            finally:
+                if worker in self._waiting:
+                    self._waiting.remove(worker)
         return self._set
 
 

@@ -127,7 +127,7 @@ def _place(parts: tuple[str, ...]) -> Place:
     if kind == "snapshots":
         # (the snapshots of people are theirs; those of mirrord have its name in front)
         return Place.REFERENCE
-    return Place.NONE if kind in ("staging", "spool") else Place.KEPT
+    return Place.NONE if kind in ("staging", "checkpoints") else Place.KEPT
 
 
 def _tokens(path: str) -> list[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from mirrord.core.live import LiveSetup
 from mirrord.core.model import ReceiveRequest, Snapshot, SnapshotKind
 from mirrord.core.relationship import Relationship, SiteRecord
+from mirrord.core.verification import VerifyRequest
 from mirrord.wire.values import pack
 
 GUID = "0" * 32
@@ -16,10 +18,13 @@ _RECORD = Relationship(
     (SiteRecord("one", ("block:/a",)), SiteRecord("two", ("block:/b",))),
     "c",
 )
+_SETUP = LiveSetup("m1", "home", "one", "0" * 32, True, 1 << 20)
 #: Every method with words that fit.
 CALLS: dict[str, tuple[object, ...]] = {
     "facts": (), "lock": ("x",), "unlock": (), "snapshots": (), "own_snapshots": (["*"],),
-    "take_snapshot": ("s1",), "take_together": ("s1", []),
+    "pause_host": (), "pause_left": (["cgroup:x"],),
+    "pause_open": (["cgroup:x"], 1.0), "pause_begin": (), "pause_end": (), "pause_close": (),
+    "make_ready": ("s1",), "take_snapshot": ("s1",), "take_together": ("s1", []),
     "delete_snapshot": (GUID,), "reclaim": (), "changed_since": (GUID,),
     "base_left": (GUID,), "members": (GUID,),
     "changes": (GUID, "h"), "delta": (None, GUID, False, True),
@@ -31,4 +36,15 @@ CALLS: dict[str, tuple[object, ...]] = {
     "reinstate": ("kept",), "pin": ("m1", [GUID]),
     "set_fence": ("m1", 1), "relationships": (), "relationship": ("m1",),
     "relate": (pack(_RECORD), 0), "unrelate": ("m1",),
+    "verify_step": (pack(VerifyRequest(GUID)), 0.1), "verify_end": (),
+    "verify_nodes": (pack(VerifyRequest(GUID)), b"", b"", 9),
+    "verify_blocks": (pack(VerifyRequest(GUID)), b"x", 0, 9),
+    "verify_read": (GUID, b"x", 0, 9), "repair_begin": (GUID,),
+    "repair_write": (GUID, b"x", 0, b"y"), "repair_finish": (GUID, "00"),
+    "image_facts": (), "live_create": (pack(_SETUP),), "live_start": ("", ""), "live_status": (),
+    "live_serve": ("", []), "live_unserve": (), "live_mode": ("sync",), "live_resync": (),
+    "live_copy_rate": (0,), "live_window": ("1048576",), "live_answer_within": (4000, None),
+    "live_await_full": (0.0,),
+    "live_verify": (0,), "live_repair": (),
+    "live_break": (), "live_rejoin": (), "live_reclaim": (), "live_remove": (),
 }  # fmt: skip

@@ -27,6 +27,12 @@ class Namespace(NamedTuple):
         _ip("-n", self.name, "addr", "flush", "dev", "there")
         _ip("neigh", "replace", self.there, "lladdr", "02:00:00:00:00:01", "dev", self.link)
 
+    def mend(self) -> None:
+        """The end of `cut`."""
+        _ip("-n", self.name, "link", "set", "lo", "up")
+        _ip("-n", self.name, "addr", "add", f"{self.there}/24", "dev", "there")
+        _ip("neigh", "del", self.there, "dev", self.link)
+
 
 def _ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True)

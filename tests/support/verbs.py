@@ -34,11 +34,20 @@ from mirrord.control.commands import (
     snapshots,
     status,
     takeover,
+    test_pause,
     throttle,
     update,
+    verify,
 )
 from mirrord.core.records import AlarmRecord
-from mirrord.core.reports import DeltaReport, History, NamedSchedule, NextRuns, SnapshotTable
+from mirrord.core.reports import (
+    DeltaReport,
+    History,
+    NamedSchedule,
+    NextRuns,
+    PauseTest,
+    SnapshotTable,
+)
 from mirrord.core.results import Result
 from mirrord.core.status import MirrorStatus
 
@@ -161,6 +170,9 @@ class Verbs:
     def history(self, name: str, *, limit: int) -> History:
         return self.run(history.history(name, limit=limit))
 
+    def pause_once(self, name: str, *, count: int = 1) -> PauseTest:
+        return self.run(test_pause.test_pause(name, count=count))
+
     def snapshots(self, name: str) -> SnapshotTable:
         return self.run(snapshots.snapshots(name))
 
@@ -173,6 +185,9 @@ class Verbs:
 
     def delete_diverged(self, name: str, snapshot: str) -> Result:
         return self.run(snapshots.delete_diverged(name, snapshot))
+
+    def verify(self, name: str, **options: Any) -> Result:
+        return self.run(verify.verify(name, **options))
 
     def explain(self, name: str) -> Result:
         return self.run(explain.explain(name))

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
+from mirrord.cli.main import run
 from mirrord.core.errors import (
     Damaged,
     MirrordError,
@@ -24,6 +25,7 @@ from mirrord.core.errors import (
     UsageError,
 )
 from mirrord.traces import batches as make
+from mirrord.traces.generators import Sequential
 from mirrord.traces.importing import import_trace
 from mirrord.traces.model import Facts
 from mirrord.traces.options import ReadOptions
@@ -219,6 +221,32 @@ def tiny(tmp_path: Path) -> Iterator[Path]:
         yield place
     finally:
         subprocess.run(["umount", place], check=True)
+
+
+@pytest.mark.platform
+@pytest.mark.parametrize("pages", range(7))
+def test_a_file_system_that_is_full_at_any_moment(tiny: Path, tmp_path: Path, pages: int) -> None:
+    """With so many pages left, the first, a later or the last bytes of a trace fail."""
+    whole = tmp_path / "whole.parquet"
+    generated = Sequential(2000, 600, 7200)
+    with TraceWriter(whole, generated.facts) as writer:
+        for batch in generated.batches():
+            writer.write(batch)
+    (tiny / "fill").write_bytes(bytes((64 - pages) * 4096))
+    few = source(tmp_path, b"0,0,w,4096\n" * 100)
+    for name, *words in (
+        ("a.parquet", "import", str(few), "-o"),
+        ("a.parquet", "slice", str(whole), "--from", "1s", "-o"),
+        ("a.csv", "convert", str(whole)),
+        ("a.csv.zst", "convert", str(whole)),
+        ("a.csv.gz", "convert", str(whole)),
+        ("a.parquet", "merge", str(whole), str(whole), "--align", "start", "-o"),
+        ("a.parquet", "generate", "sequential", "--records", "2000", "-o"),
+    ):
+        status = run(["trace", *words, str(tiny / name)])
+        left = {path.name for path in tiny.iterdir()} - {"fill"}
+        assert left == (set() if status else {name}), (words, left)
+        (tiny / name).unlink(missing_ok=True)
 
 
 @pytest.mark.platform

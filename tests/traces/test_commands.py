@@ -167,6 +167,67 @@ def test_slice(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
         assert part in capsys.readouterr().err
 
 
+def test_names_do_not_reach_the_terminal_as_escape_sequences(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, stored = tmp_path / "evil\x1b[31m.csv", tmp_path / "evil.parquet"
+    path.write_text(f"{FILETIME},h\x1b]0;me\x07,0,Write,0,4096,26\n" * 9)
+    for words in (
+        ("info", path),
+        ("head", path),
+        ("import", path, "-o", stored),
+        ("info", stored),
+        ("head", stored),
+    ):
+        text = said(capsys, "trace", *words)
+        assert text.replace("\n", "").isprintable() and r"h\x1b]0;me\x07-0" in text
+    for kind in ("reduction", "risk", "compare"):
+        text = said(capsys, "analyze", kind, stored)
+        assert "\x1b" not in text and r"evil\x1b[31m" in text
+
+
+def test_a_span_is_left_out(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "rest.parquet"
+    found = document(capsys, "trace", "slice", source, "--without", "1.2s..2.4s", "-o", out)
+    assert found["records"] == 2000 + 20
+    times = [time for batch in TraceFile(out).batches() for time in batch.time_ns.tolist()]
+    assert not [time for time in times if 1_200_000_000 <= time < 2_400_000_000]
+    assert times[-1] == found["last_ns"] == (LINES - 1) * 1_200_000
+    for span, part in (
+        ("1s", "not a span"),
+        ("2s..1s", "does not end after"),
+        ("0s..1h", "no record between"),
+    ):
+        assert run(["trace", "slice", str(source), "--without", span, "-o", str(out)]) in (1, 2)
+        assert part in capsys.readouterr().err
+
+
+def test_slices_of_a_trace_without_a_date_are_merged_to_it(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, out = tmp_path / "whole.parquet", tmp_path / "merged.parquet"
+    said(capsys, "trace", "import", source, "-o", whole)
+    parts = [tmp_path / f"part{index}.parquet" for index in range(3)]
+    for part, words in zip(
+        parts,
+        (("--to", "1s"), ("--from", "1s", "--to", "2s"), ("--from", "2s")),
+        strict=True,
+    ):
+        said(capsys, "trace", "slice", whole, *words, "-o", part)
+    said(capsys, "trace", "slice", parts[2], "--from", "2s", "-o", parts[2])
+    found = document(capsys, "trace", "merge", *reversed(parts), "-o", out)
+    assert found["records"] == LINES + 30 and found["volumes"] == ["sda", "sdb"]
+    assert TraceFile(out).facts.name == "hour" and TraceFile(out).facts.epoch_ns is None
+    [one], [other] = TraceFile(whole).batches(), TraceFile(out).batches()
+    for column in ("time_ns", "volume", "offset", "length"):
+        assert sorted(getattr(one, column).tolist()) == sorted(getattr(other, column).tolist())
+    # Parts of two traces are not parts of one.
+    text = said(capsys, "trace", "merge", parts[0], whole, "-o", out, status=1)
+    assert "has no date" in text
+
+
 def test_formats_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "trace", "formats")
     for name in EXAMPLES:

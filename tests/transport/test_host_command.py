@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from mirrord.admin.hosts import Allowed, authorized_line
+from mirrord.agent.rules import parse_rules
 from mirrord.cli.main import run
+from mirrord.core.errors import UsageError
 from mirrord.transport.ssh import open_ssh
 from tests.support.definitions import two_sites
 from tests.support.sshd import USER, Sshd
@@ -102,6 +104,29 @@ def test_the_forced_command_is_quoted_as_sshd_takes_it(sshd: Sshd) -> None:
     said = read_all(stream).decode().splitlines()
     stream.close()
     assert said[1::2] == ['receive=/a "b"', "receive=/it's", "send=/$HOME/*;\\"]
+
+
+def test_applications_that_may_be_paused(sshd: Sshd) -> None:
+    """The words are those that an agent takes."""
+    allowed = Allowed(send=("/data",), pause=("db.service", "hook:/usr/bin/pause-db orders"))
+    line = authorized_line(sshd.host(command=("mirrord", "agent")), "ssh-ed25519 AAAA", allowed)
+    assert "--allow pause=db.service --allow 'pause=hook:/usr/bin/pause-db orders'" in line
+    words = [word for word in allowed.words() if word != "--allow"]
+    rules = parse_rules(words, append_only=False)
+    assert rules.pause == ("cgroup:db.service", "hook:/usr/bin/pause-db orders")
+    for wrong in ("hook:pause-db", "hokk:/x", "db\nx.service"):
+        with pytest.raises(UsageError):
+            Allowed(pause=(wrong,)).words()
+
+
+def test_host_add_takes_applications(
+    sshd: Sshd, etc: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words(sshd, "--allow-pause", "db.service")) == 1  # nobody confirms the host key
+    command = capsys.readouterr().err.partition("if it is the same: ")[2].splitlines()[0]
+    assert run(shlex.split(command)[1:]) == 1  # the line is not in place
+    said = capsys.readouterr().out
+    assert '"mirrord agent --allow pause=db.service"' in said and "restricts nothing" not in said
 
 
 def test_a_person_confirms_the_host_key(sshd: Sshd, etc: Path) -> None:

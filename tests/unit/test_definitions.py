@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,7 +88,16 @@ def test_a_definition_that_could_not_be_read_is_not_written(tmp_path: Path) -> N
         ('rpo = "soon"', "soon", ""),
         ("borrow = 0.5", "'borrow' is invalid", ""),
         ("io_pressure = 0", "'io_pressure' is invalid", ""),
-        ('policy = "sync"', "'policy' is invalid", ""),
+        ('verify_rate = "fast"', "'verify_rate' is invalid", ""),
+        ('verify_rate = "5MiB"', "'verify_rate' is invalid", ""),
+        ('verify_rate = "0MiB/s"', "'verify_rate' is invalid", ""),
+        ('verify_max_age = "soon"', "soon", ""),
+        ("verify_updates = 1", "'verify_updates' is invalid", ""),
+        ('verify_mode = "sample"', "'verify_mode' is invalid", ""),
+        ('verify_mode = "full 1 %"', "'verify_mode' is invalid", ""),
+        ('verify_schedule = "at noon"', "at noon", ""),
+        ('policy = "fast"', "'policy' is invalid", ""),
+        ('policy = "sync"', "the policy 'sync' is for images", "image:/PATH"),
         ("[section]\na = 1", "unknown key 'section'", ""),
         ("nonsense", "not valid TOML", ""),
         ('id = "again"', "not valid TOML", ""),
@@ -115,6 +126,23 @@ def test_a_wrong_line_is_named(change: str, says: str, hints: str) -> None:
     assert caught.value.where == where
     assert says in str(caught.value) and hints in caught.value.hint
     assert caught.value.exit_status == 2
+
+
+def test_policies_of_other_packages_are_not_looked_for_without_need(tmp_path: Path) -> None:
+    """Each command reads definitions, and the search takes milliseconds."""
+    live = GOOD.replace("block:", "image:")
+    (tmp_path / "home.toml").write_text(live.replace("\n", '\npolicy = "semi-sync"\n', 1))
+    (tmp_path / "more.toml").write_text(
+        live.replace("\n", '\npolicy = "dynamic"\n', 1) + '[dynamic]\nmax_lat = "4ms"\n'
+    )
+    code = (
+        "import sys; from pathlib import Path; from mirrord.config.definitions import Definitions\n"
+        "found = Definitions(Path(sys.argv[1]))\n"
+        "print([found.load(name).policy for name in found.names()])\n"
+        "print([name for name in sys.modules if name.startswith('mirrord.policies')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True)
+    assert done.stdout.decode() == "['semi-sync', 'dynamic']\n[]\n", done.stderr
 
 
 @pytest.mark.parametrize(

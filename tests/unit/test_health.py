@@ -164,6 +164,7 @@ def test_of_a_wall_time_that_came_twice_the_hint_says_which_is_meant() -> None:
     assert wall.boot_s(10_020 * 10**9) == pytest.approx(20), "rather too great a lag"
     assert wall.boot_s(10_020 * 10**9, since_s=110.0) == pytest.approx(120)
     assert wall.boot_s(10_020 * 10**9, since_s=140.0) == pytest.approx(20)
+    assert wall.boot_s(10_080 * 10**9, since_s=110.0) == pytest.approx(80), "not yet for the second"
 
 
 def test_many_steps_are_forgotten_but_never_the_time_before() -> None:

@@ -13,12 +13,13 @@ from mirrord.control.documents import of_status
 from mirrord.control.monitor import judge
 from mirrord.control.statustext import details, table
 from mirrord.core.errors import TransferFailed
+from mirrord.core.live import LiveReading, LiveStatus
 from mirrord.core.model import Definition, Endpoint, Promise
 from mirrord.core.records import AlarmKind, AlarmRecord, Finding, Level
 from mirrord.core.results import UpdateNumbers
 from mirrord.core.states import State
 from mirrord.core.status import MirrorStatus, Reading
-from mirrord.core.units import format_duration
+from mirrord.core.units import format_duration, format_size
 from mirrord.daemon.metrics import Metrics
 from mirrord.daemon.running import Running
 from mirrord.daemon.status_store import StatusStore
@@ -176,3 +177,72 @@ def test_status_alarms_and_metrics_agree_in_any_state(hand: Hand) -> None:
         running += sum(row.running is not None for row in rows)
         alarmed += sum(bool(row.alarms) for row in rows)
     assert min(healthy, running, alarmed) > 100
+
+
+#: By the key of the JSON document: the metric, and how many of the key's units are one of its own.
+_WINDOW_GAUGES = {
+    "window_bytes": ("mirrord_live_window_bytes", 1),
+    "window_us": ("mirrord_live_window_seconds", 1_000_000),
+    "lag_limit_bytes": ("mirrord_live_lag_limit_bytes", 1),
+    "lag_bytes": ("mirrord_live_lag_bytes", 1),
+    "lag_us": ("mirrord_lag_seconds", 1_000_000),
+}
+
+
+def _live(host: Host, name: str) -> None:
+    """Define a live mirror whose primary is in any of these modes."""
+    host.mirror(name)
+    chance = host.chance
+    state = chance.choice(["in-sync", "semi-sync", "semi-sync", "out-of-sync"])
+    limit = chance.choice([1 << 16, 3 << 20])
+    primary = LiveStatus(
+        role="primary",
+        state=state,
+        mode="sync" if state == "in-sync" else "semi-sync",
+        generation=2,
+        in_sync=state == "in-sync",
+        since=1,
+        window_bytes=chance.choice([limit, 1 << 30]),
+        window_us=chance.choice([0, 0, 500_000]),
+        lag_limit_bytes=limit,
+        lag_bytes=chance.choice([0, 4096, 70_000]),
+        lag_us=chance.choice([0, 900, 1_400_000]),
+        window_full=state == "semi-sync" and chance.random() < 0.5,
+    )
+    live = LiveReading("dynamic", primary, None, clock.now_ns())
+    reading = host.store.readings[name]
+    host.store.readings[name] = reading._replace(state=State.MIRRORED, live=live)
+
+
+def test_window_and_lag_of_live_mirrors_agree(hand: Hand) -> None:
+    for seed in range(100):
+        host = Host(hand, random.Random(seed))
+        for name in MIRRORS:
+            _live(host, name)
+        rows, gauges = host.store.rows(), host.gauges()
+        semi = 0
+        header, *lines = table(rows)
+        for row, line in zip(rows, lines, strict=True):
+            found = json.loads(json.dumps(of_status(row)))["live"]["source"]
+            is_semi = found["state"] == "semi-sync"
+            semi += is_semi
+            shown = [each for each in details(row) if each.startswith("  window ")]
+            full = gauges["mirrord_live_window_full"][row.name]
+            assert full == found["window_full"] and bool(shown) == is_semi
+            for key, (gauge, units) in _WINDOW_GAUGES.items():
+                value = gauges.get(gauge, {}).get(row.name)
+                if is_semi:
+                    missing = key == "window_us" and not found[key]
+                    assert value == (None if missing else found[key] / units), (gauge, found)
+                else:
+                    assert value is None or key == "lag_us", (gauge, found)
+            if not is_semi:
+                continue
+            lag, limit = format_size(found["lag_bytes"]), format_size(found["lag_limit_bytes"])
+            cell = f"{lag} of {limit}"
+            if found["window_us"]:
+                cell = f"{lag}, {shown[0].split(', ')[1].removesuffix(' behind')} of 0.5 s"
+            assert f"  {cell}  " in line, (cell, line)
+            assert f" {lag}, " in shown[0] and limit in shown[0]
+            assert ("full, writes wait" in shown[0]) == found["window_full"]
+        assert ("WINDOW" in header) == (semi > 0)

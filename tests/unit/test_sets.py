@@ -9,7 +9,7 @@ import pytest
 from mirrord.core.model import Snapshot, SnapshotKind, Staging
 from mirrord.core.sets import base_parts, gathered, is_complete, is_part_of, parts_of, split
 from mirrord.engine import together
-from mirrord.engine.plan import beginning, left_over, newest_complete_set
+from mirrord.engine.plan import aborted, beginning, left_over, newest_complete_set
 
 ID = "ab12"
 
@@ -119,6 +119,18 @@ def test_what_an_interrupted_deletion_left_is_older_than_the_newest_complete_set
     assert sorted(guids(left_over(listed, ID, newest))) == ["+b2+", "a1++"]
     assert left_over(listed, "another", newest) == []
     assert left_over(listed, ID, None) == []
+
+
+def test_what_an_aborted_cycle_has_left_at_the_source() -> None:
+    here, there = ends("123456", "1235", "123567"), ends("123", "123", "123")
+    base = next(one for one in here if one.guid == "a3+b3+c3")
+    assert guids(aborted(here, there, ID, (), base)) == ["a4++", "a5+b5+c5", "a6++c6", "++c7"]
+    names = {one.name for one in here if one.guid in ("a5+b5+c5", "++c7")}
+    assert guids(aborted(here, there, ID, names, base)) == ["a4++", "a6++c6"]
+    assert guids(aborted(here, ends("1235", "123", "123"), ID, (), base))[1] == "a6++c6"
+    assert aborted(here, there, "another", (), base) == []
+    # Without a base a complete set may be all that is left of the volumes.
+    assert guids(aborted(here, [], ID, (), None)) == ["a4++", "a6++c6", "++c7"]
 
 
 @pytest.mark.parametrize(

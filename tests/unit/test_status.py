@@ -16,7 +16,9 @@ from mirrord.core.status import (
     VerbProgress,
     judge,
     judge_lag,
+    judge_verified,
 )
+from mirrord.core.verification import Verified, VerifyMode, standing
 
 S = 1_000_000_000
 MIRRORED = Reading("home", state=State.MIRRORED, confirmed_ns=1000 * S, rpo_s=100.0)
@@ -87,3 +89,45 @@ def test_a_checkpoint_ages() -> None:
     reading = MIRRORED._replace(checkpoint=Checkpoint(5, 10, 990 * S))
     assert judge(reading, now_ns=1001 * S).checkpoint_age_s == 11
     assert judge(MIRRORED, now_ns=1001 * S).checkpoint_age_s is None
+
+
+@pytest.mark.parametrize(
+    ("age_s", "differences", "max_age_s", "level"),
+    [
+        (1, 0, None, None),
+        (1e9, 0, None, None),
+        (99, 0, 100, None),
+        (100, 0, 100, Level.WARNING),
+        (1, 3, None, Level.ERROR),
+        (1e9, 3, 100, Level.ERROR),
+        (None, 0, None, None),
+        (None, 0, 100, Level.WARNING),
+    ],
+)
+def test_a_verification_that_is_old_or_found_differences(
+    age_s: float | None, differences: int, max_age_s: float | None, level: Level | None
+) -> None:
+    now_ns = 2_000_000_000 * S
+    verified = None
+    if age_s is not None:
+        at_ns = now_ns - round(age_s * S)
+        verified = Verified("g", "s1", at_ns, VerifyMode.FULL, differences, "")
+    found = judge_verified(verified, "s1", max_age_s, now_ns)
+    assert (found and (found.kind, found.level)) == (level and (AlarmKind.VERIFY, level))
+    assert judge_verified(None, "", 100, now_ns) is None  # there is nothing to verify yet
+    age = judge(MIRRORED._replace(verified=verified), now_ns=now_ns).verified_age_s
+    assert age == age_s
+
+
+def test_what_reads_only_changes_does_not_disprove_damage() -> None:
+    def one(mode: VerifyMode, differences: int) -> Verified:
+        return Verified("g", "s", 1, mode, differences, "")
+
+    damaged, changed = one(VerifyMode.FULL, 1), one(VerifyMode.CHANGED, 0)
+    assert standing([]) is None
+    assert standing([changed]) is changed
+    assert standing([changed, damaged]) is damaged
+    full = one(VerifyMode.FULL, 0)
+    assert standing([changed, full, damaged]) is changed
+    wrong = one(VerifyMode.CHANGED, 1)
+    assert standing([wrong, full]) is wrong

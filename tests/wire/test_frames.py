@@ -13,6 +13,8 @@ from mirrord.wire.frames import (
     BODY_BYTES_MAX,
     HEADER,
     MAGIC,
+    PART_BYTES_LEAST,
+    Budget,
     Frame,
     FrameReader,
     Type,
@@ -71,6 +73,88 @@ def test_a_changed_byte_is_found(body: bytes, data: st.DataObject) -> None:
     except ProtocolError:
         return
     assert found == [], "a damaged frame was taken for a sound one"
+
+
+def in_parts(stream: int, value: object, sizes: list[int]) -> list[bytes]:
+    """The frames of a call whose body is split into parts of these sizes."""
+    [_, body] = control(Type.CALL, stream, value)
+    frames = []
+    for size in sizes:
+        part, body = body[:size], body[size:]
+        frames.append(header(Type.PART, stream, part) + part)
+    return [*frames, header(Type.CALL, stream, body) + body]
+
+
+@given(
+    st.lists(st.tuples(VALUES, st.lists(st.integers(0, 30), max_size=4)), max_size=6),
+    st.randoms(use_true_random=False),
+)
+def test_parts_of_several_streams_may_be_mixed(
+    said: list[tuple[object, list[int]]], chance: random.Random
+) -> None:
+    waiting = [in_parts(number, *one) for number, one in enumerate(said)]
+    data = b""
+    while any(waiting):
+        frames = chance.choice([one for one in waiting if one])
+        data += frames.pop(0)
+    reader, budget, found = FrameReader(), Budget(1 << 20), []
+    reader.feed(hello())
+    reader.bound(budget, 1 << 20)
+    while data:
+        count = chance.randint(1, 40)
+        found += reader.feed(data[:count])
+        data = data[count:]
+    values = {frame.stream: value_of(frame.body) for frame in found}
+    assert values == dict(enumerate(value for value, _ in said))
+    budget.take(1 << 20)  # all of it is there again
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.binary(max_size=2000)), max_size=40),
+    st.integers(1, 10_000),
+)
+def test_parts_are_held_up_to_the_limit(parts: list[tuple[int, bytes]], most: int) -> None:
+    """Whatever their streams and sizes; an empty one counts, too."""
+    reader, budget, held = FrameReader(), Budget(1 << 20), 0
+    reader.feed(hello())
+    reader.bound(budget, most)
+    for stream, part in parts:
+        held += max(len(part), PART_BYTES_LEAST)
+        frame = header(Type.PART, stream, part) + part
+        if held > most:
+            with pytest.raises(ProtocolError, match="exceeds the limit"):
+                reader.feed(frame)
+            return
+        assert reader.feed(frame) == []
+
+
+@given(
+    st.lists(st.tuples(VALUES, st.lists(st.integers(0, 30), max_size=3)), min_size=1, max_size=4),
+    st.data(),
+)
+def test_damaged_frames_are_errors_or_wait_for_more(
+    said: list[tuple[object, list[int]]], data: st.DataObject
+) -> None:
+    whole = b"".join(frame for number, one in enumerate(said) for frame in in_parts(number, *one))
+    bad = bytearray(whole)
+    at = data.draw(st.integers(0, len(bad) - 1))
+    flip = data.draw(st.booleans())
+    if flip:
+        bad[at] ^= 1 << data.draw(st.integers(0, 7))
+    else:
+        del bad[at : at + data.draw(st.integers(1, 50))]
+    reader, found = FrameReader(), []
+    reader.feed(hello())
+    try:
+        while bad:
+            count = data.draw(st.integers(1, 200))
+            found += reader.feed(bytes(bad[:count]))
+            del bad[:count]
+        for frame in found:
+            value_of(frame.body)
+    except ProtocolError:
+        return
+    assert len(found) < len(said) or not flip  # a whole frame may be missing
 
 
 @given(st.binary(max_size=4096))

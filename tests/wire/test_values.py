@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgpack
@@ -75,3 +76,39 @@ JUNK = st.recursive(
 def test_anything_else_is_refused(junk: Any, kind: type) -> None:
     with pytest.raises(ProtocolError):
         unpack(kind, junk)
+
+
+def test_a_number_that_is_too_large_is_refused() -> None:
+    """JSON has no limit."""
+    with pytest.raises(ProtocolError):
+        unpack(float, 10**400)
+
+
+def places_of(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The ways to all values within a value."""
+    yield path
+    inner = enumerate(value) if isinstance(value, list) else ()
+    for key, one in value.items() if isinstance(value, dict) else inner:
+        yield from places_of(one, (*path, key))
+
+
+def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    if not path:
+        return new
+    changed = value.copy()
+    changed[path[0]] = replaced(value[path[0]], path[1:], new)
+    return changed
+
+
+@given(st.sampled_from(EVERY), JUNK, st.data())
+def test_a_value_with_something_else_in_it_is_refused_or_of_its_types(
+    value: Any, junk: Any, data: st.DataObject
+) -> None:
+    packed = pack(value)
+    bad = replaced(packed, data.draw(st.sampled_from(list(places_of(packed)))), junk)
+    try:
+        found = unpack(type(value), bad)
+    except ProtocolError:
+        return
+    assert type(found) is type(value)
+    assert repr(unpack(type(value), pack(found))) == repr(found)

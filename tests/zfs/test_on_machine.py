@@ -85,6 +85,19 @@ def test_real_streams_of_every_kind_are_understood(zfs_guest: Guest, name: str) 
     assert step.records[RecordType.END] == 1
 
 
+def test_a_stream_is_moved_on_as_it_is(zfs_guest: Guest, name: str) -> None:
+    home = f"here/{name}/home"
+    zfs_guest.run("zfs", "create", home)
+    random_to(zfs_guest, f"/{home}/file", 3 * MIB)
+    zfs_guest.run("zfs", "snapshot", f"{home}@1")
+    number = str(guid(zfs_guest, f"{home}@1"))
+    whole = shell(zfs_guest, f"zfs send -L -c -e {home}@1 | sha256sum").split()[0]
+    digest, unseen = zfs_guest.user("sent", f"{home}@1", number)
+    assert digest == whole and unseen > 2 * MIB
+    with pytest.raises(Exception, match="another snapshot now has the name"):
+        zfs_guest.user("sent", f"{home}@1", "1")
+
+
 def test_the_ranges_of_a_volume_are_exact(zfs_guest: Guest, name: str) -> None:
     volume = f"here/{name}/volume"
     device = f"/dev/zvol/{volume}"

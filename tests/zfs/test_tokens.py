@@ -122,3 +122,23 @@ def test_a_forged_name_in_a_token_is_never_sent_from() -> None:
     )
     with pytest.raises(CheckpointUseless):
         check_token({"token": forged}, THIS, "zfs:X")
+
+
+def test_a_token_that_we_make_has_the_form_of_openzfs() -> None:
+    wanted = tokens.Token(toguid=7 << 60, toname="tank/vol@one", object=1, offset=3 << 40)
+    made = tokens.encode(wanted)
+    assert tokens.decode(made) == wanted
+    real = tokens.decode(REAL)._replace(
+        large_blocks=False, embedded=False, compressed=False, bytes=0
+    )
+    ours, theirs = packed_of(tokens.encode(real)), packed_of(REAL)
+    assert ours[:12] == theirs[:12]
+    for name in ("object", "offset", "toguid", "toname"):
+        assert _item(ours, name) == _item(theirs, name)
+
+
+def _item(packed: bytes, name: str) -> bytes:
+    """The bytes of an item, with its length."""
+    at = packed.index(name.encode() + b"\0") - 16
+    (size,) = struct.unpack_from("=i", packed, at)
+    return packed[at : at + size]

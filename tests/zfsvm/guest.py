@@ -23,6 +23,7 @@ ROOT = Path(mirrord.__file__).parents[1]
 #: Where this tree is in the machine.
 TREE = "/opt/mirrord/tree"
 PYTHON = "/opt/mirrord/bin/python"
+_FOLDERS = ("mirrord", "tests/support", "tests/zfsvm", "tests/contract", "tests/live")
 _NUMBERS = itertools.count(1)
 _READY_S = 60.0
 #: So long may be what a test wishes to be done in it.
@@ -67,7 +68,7 @@ class Guest:
         """Copy mirrord, its native module and the tests; links are followed."""
         with tempfile.TemporaryFile() as packed:
             with tarfile.open(fileobj=packed, mode="w", dereference=True) as archive:
-                for folder in ("mirrord", "tests/support", "tests/zfsvm", "tests/contract"):
+                for folder in _FOLDERS:
                     archive.add(ROOT / folder, folder, filter=_only_code)
                 archive.add(ROOT / "tests/__init__.py", "tests/__init__.py")
                 [native] = (ROOT / "mirrord").glob("_native*.so")

@@ -29,7 +29,8 @@ PACKAGES = (
     "mirrord.agent", "mirrord.core", "mirrord.link", "mirrord.system", "mirrord.transport",
     "mirrord.wire", "mirrord.cli", "mirrord.drivers.zfs",
     *(f"mirrord.drivers.zfs.{name}" for name in (
-        "commands", "dataset", "failover", "receive", "snapshots", "stream", "tree", "volume",
+        "commands", "dataset", "failover", "receive", "snapshots", "stream", "tree", "verify",
+        "volume",
     )),
 )  # fmt: skip
 #: Of packages that are not loaded as a whole: what `mirrord agent` needs of them.

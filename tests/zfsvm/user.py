@@ -5,15 +5,21 @@ Arguments and results are what JSON can say.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
+import io
 import os
 import random
 import signal
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+from mirrord.drivers.streams import PipeSink
+from mirrord.drivers.zfs.stream.send import Sending, ZfsSendStream
 from tests.support import files
 
 _PIECE = 1 << 20
@@ -26,6 +32,34 @@ def run(words: list[str], given: str | None = None) -> tuple[int, str, str]:
         words, input=given or "", capture_output=True, text=True, errors="surrogateescape"
     )
     return done.returncode, done.stdout, done.stderr
+
+
+def mirrord(words: list[str]) -> tuple[int, str]:
+    """A command line's exit status and all that it prints; without a start of Python."""
+    from mirrord.cli.main import run as run_line
+
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        status = int(run_line(words) or 0)
+    return status, said.getvalue()
+
+
+def nbd_stamps(path: str, number: int, first: int, end: int) -> list[int]:
+    """Write these blocks with that number by NBD, and flush: which error codes came."""
+    from tests.live.lab import BLOCK, Client, stamp
+
+    with Client(SimpleNamespace(nbd=Path(path))) as client:
+        codes = {client.write(block * BLOCK, stamp(block, number)) for block in range(first, end)}
+        codes.add(client.flush())
+    return sorted(codes)
+
+
+def stamps(device: str) -> list[int]:
+    """The number in each block."""
+    from tests.live.lab import BLOCK, STAMP
+
+    data = Path(device).read_bytes()
+    return [STAMP.unpack_from(data, at)[1] for at in range(0, len(data), BLOCK)]
 
 
 def fill(folder: str, seed: int) -> None:
@@ -51,7 +85,27 @@ def digest(folder: str) -> str:
     path = Path(folder)
     if not path.is_dir():
         raise FileNotFoundError(folder)
-    return files.digest(path, skip_holes=True)
+    return files.digest(path)
+
+
+def sent(snapshot: str, guid: str) -> list[Any]:
+    """SHA-256 of what a stream moves into a pipe or lets read, and how much of it was not read."""
+    sending = Sending(None, None, snapshot, guid, raw=False)
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    whole, unseen = hashlib.sha256(), 0
+    with ZfsSendStream(sending, snapshot, None) as stream:
+        sink = PipeSink(writing, stream.waiting)
+        while (moved := stream.pass_on(sink, 1 << 15)) != 0:
+            if moved is None:
+                whole.update(stream.read())
+                continue
+            unseen += moved
+            while moved:
+                part = os.read(reading, moved)
+                whole.update(part)
+                moved -= len(part)
+    return [whole.hexdigest(), unseen]
 
 
 def volume_change(device: str, seed: int, size_bytes: int) -> None:

@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 from mirrord.core.model import ReceiveRequest
+from mirrord.drivers import snapshottrees
 from mirrord.drivers.zfs.dataset import marks
 from mirrord.drivers.zfs.dataset.locking import file_name
 from mirrord.system import files
@@ -24,6 +25,11 @@ def file_of(location: str, use: str = "transfer") -> Path:
         state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
         folder = Path(state) / "mirrord" / "zfs"
     return folder / f"{file_name(location)}.{use}"
+
+
+def trees(location: str) -> Path:
+    """The folder of the digests of its snapshots."""
+    return file_of(location, snapshottrees.NAME)
 
 
 def read(location: str) -> ReceiveRequest | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from mirrord.core.errors import CheckpointUseless, MirrordError, TransferFailed
-from mirrord.drivers.streams import SendStream
+from mirrord.drivers.streams import SendStream, Sink
 from mirrord.drivers.zfs.commands import command
 from mirrord.drivers.zfs.stream import tokens
 from mirrord.drivers.zfs.stream.records import ZfsScanner
@@ -23,20 +23,24 @@ TOKEN = "token"  # noqa: S105 - no secret: a place in a stream
 
 
 class Sending(NamedTuple):
-    """What to send. base: a snapshot or bookmark, or None; full names. raw: still encrypted."""
+    """What to send. base: a snapshot or bookmark, or None; full names. raw: still encrypted. plain:
+    decompressed, in blocks of at most 128 KiB.
+    """
 
     base: str | None
     base_guid: str | None
     incremental: str
     guid: str
     raw: bool
+    plain: bool = False
 
     def arguments(self, token: str | None) -> list[str]:
         """The arguments of `zfs`."""
         if token is not None:
             return ["zfs", "send", "-t", token]
         base = ["-i", self.base] if self.base is not None else []
-        return ["zfs", "send", *_FLAGS, *(["-w"] if self.raw else []), *base, self.incremental]
+        flags = () if self.plain else _FLAGS
+        return ["zfs", "send", *flags, *(["-w"] if self.raw else []), *base, self.incremental]
 
 
 def estimate(sending: Sending, where: str) -> int:
@@ -98,7 +102,10 @@ class ZfsSendStream(SendStream):
         self._where = where
         self._token = token
         self._arguments = sending.arguments(token)
+        #: Until the first record is known.
         self._scanner: ZfsScanner | None = ZfsScanner()
+        #: Was read to be moved on, and is not moved.
+        self._rest: bytes | memoryview = b""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the stream
         self._child: programs.Process | None = command.start(
             self._arguments,
@@ -108,25 +115,46 @@ class ZfsSendStream(SendStream):
         )
         self._ended = ended
 
-    def read(self) -> bytes:
+    def read(self) -> bytes | memoryview:
         """See `SendStream.read`."""
+        if self._rest:
+            chunk, self._rest = self._rest, b""
+            return chunk
+        _child, reading = self._running()
+        self.waiting.readable(reading)
+        read = os.read(reading, _CHUNK_BYTES)
+        if not read:
+            self._finish()
+        elif self._scanner is not None:
+            self._check(read)
+        return read
+
+    def pass_on(self, sink: Sink, most: int) -> int | None:
+        """See `SendStream.pass_on`: what follows the first record."""
+        _child, reading = self._running()
+        if self._scanner is not None or self._rest:
+            return None
+        moved, self._rest = sink.take(reading, most)
+        if moved or self._rest:
+            return moved or None
+        self._finish()
+        return 0
+
+    def _running(self) -> tuple[programs.Process, int]:
         child = self._child
         if child is None or child.stdout is None:
             raise TransferFailed("the stream is closed", where=self._where)
-        self.waiting.readable(child.stdout.fileno())
-        chunk = os.read(child.stdout.fileno(), _CHUNK_BYTES)
-        if not chunk:
-            if child.wait() != 0:
-                raise self._failure()
-            if self._scanner is not None:
-                raise TransferFailed("'zfs send' wrote no stream", where=self._where)
-            ended, self._ended = self._ended, None
-            if ended is not None:
-                ended()
-            return b""
+        return child, child.stdout.fileno()
+
+    def _finish(self) -> None:
+        child, _reading = self._running()
+        if child.wait() != 0:
+            raise self._failure()
         if self._scanner is not None:
-            self._check(chunk)
-        return chunk
+            raise TransferFailed("'zfs send' wrote no stream", where=self._where)
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            ended()
 
     def _check(self, chunk: bytes) -> None:
         assert self._scanner is not None

@@ -9,6 +9,7 @@ of names and values (an OpenZFS nvlist).
 from __future__ import annotations
 
 import struct
+import sys
 import zlib
 from typing import NamedTuple, Self
 
@@ -31,15 +32,15 @@ class Token(NamedTuple):
     """
 
     toguid: int
-    fromguid: int
     toname: str
     object: int
     offset: int
-    bytes: int
-    large_blocks: bool
-    embedded: bool
-    compressed: bool
-    raw: bool
+    fromguid: int = 0
+    bytes: int = 0
+    large_blocks: bool = False
+    embedded: bool = False
+    compressed: bool = False
+    raw: bool = False
 
     @classmethod
     def of(cls, values: dict[str, int | str | bool]) -> Self:
@@ -98,6 +99,31 @@ def decode(token: str) -> Token:
     if len(packed) != length or not unpacking.eof:
         raise ValueError("its length is not the stated one")
     return Token.of(_values(packed))
+
+
+def encode(token: Token) -> str:
+    """A token for the place in a plain full stream (without -L, -c, -e, -w)."""
+    items = b"".join(
+        _packed(name, _UINT64, struct.pack("=Q", value))
+        for name, value in (
+            ("object", token.object),
+            ("offset", token.offset),
+            ("bytes", token.bytes),
+            ("toguid", token.toguid),
+        )
+    )
+    items += _packed("toname", _STRING, token.toname.encode() + b"\0")
+    order = 1 if sys.byteorder == "little" else 0
+    packed = struct.pack("=BBHii", 0, order, 0, 0, 1) + items + bytes(4)
+    compressed = zlib.compress(packed)
+    return f"{_VERSION}-{_checksum(compressed):x}-{len(packed):x}-{compressed.hex()}"
+
+
+def _packed(name: str, kind: int, value: bytes) -> bytes:
+    word = name.encode() + b"\0"
+    head = struct.pack("=hhii", len(word), 0, 1, kind) + word + bytes(-len(word) % 8)
+    item = head + value + bytes(-len(value) % 8)
+    return struct.pack("=i", len(item) + 4) + item
 
 
 def _checksum(data: bytes) -> int:

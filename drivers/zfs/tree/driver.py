@@ -48,13 +48,15 @@ from mirrord.drivers.zfs.tree.layout import Tree
 from mirrord.drivers.zfs.tree.stream import Manifest, Member, TreeSendStream
 from mirrord.drivers.zfs.tree.switching import TreeFailover
 from mirrord.drivers.zfs.tree.volume import check_count
+from mirrord.drivers.zfs.verify.trees import ZfsTrees
 
 
-class TreeDriver(TreeFailover):
+class TreeDriver(ZfsTrees, TreeFailover):
     """See `drivers.contract.Driver`. location: `pool/dataset`, the root of the tree."""
 
     kind: ClassVar[str] = "zfs-tree"
     capabilities: ClassVar[Capability] = Capability.RESUME | Capability.COPY
+    capabilities |= Capability.VERIFY
 
     # Source
 
@@ -144,6 +146,15 @@ class TreeDriver(TreeFailover):
             return ZfsSendStream(sending, f"zfs:{sending.incremental}", token)
 
         return TreeSendStream(manifest, begin)
+
+    def _find(self, guid: str) -> Entry | None:
+        tree = self._look(beside=True)
+        name = tree.holder(guid)
+        own = tree.own(name) if name is not None else []
+        return next((one for one in own if one.guid == guid), None)
+
+    def _parts(self) -> int:
+        return len(self._look().mirrored())
 
     # Destination
 
@@ -246,6 +257,7 @@ class TreeDriver(TreeFailover):
             command.effect("ZFS:FORGET:TREE", words, where)
         proof.remove(tree.mirrored(), "", where)
         self._root.forget()
+        self._trees().remove()
 
 
 def _sum(every: list[Delta], total: int) -> BlockStates:

@@ -112,11 +112,11 @@ class TreeSendStream(SendStream):
         self._begin = begin
         self._left = deque(one for one in manifest.members if not one.done)
         text = manifest.text().encode()
-        self._ready: deque[bytes] = deque([MAGIC, _LENGTH.pack(len(text)), text])
+        self._ready: deque[bytes | memoryview] = deque([MAGIC, _LENGTH.pack(len(text)), text])
         self._current: ZfsSendStream | None = None
         self._ended = False
 
-    def read(self) -> bytes:
+    def read(self) -> bytes | memoryview:
         """See `SendStream.read`."""
         if not self._ready:
             self._next()

@@ -15,10 +15,18 @@ from mirrord.core.model import (
 from mirrord.core.relationship import Relationship
 from mirrord.core.units import format_few
 from mirrord.drivers import refusals as texts
+from mirrord.drivers import snapshottrees
 from mirrord.drivers.contract import Clones, Driver
 from mirrord.drivers.pins import demand_free
 from mirrord.drivers.zfs.commands import command
-from mirrord.drivers.zfs.dataset import locking, marks, mounting, names, relationships
+from mirrord.drivers.zfs.dataset import (
+    locking,
+    marks,
+    mounting,
+    names,
+    relationships,
+    transfer_record,
+)
 from mirrord.drivers.zfs.dataset.marks import SnapshotMark
 from mirrord.drivers.zfs.driver import ZfsDriver
 from mirrord.drivers.zfs.snapshots import deleting, listing, listing_cache
@@ -184,7 +192,8 @@ class TreeVolume(Driver, Clones):
             )
         found = list(tree.together(entry).values())
         root = tree.datasets.get(self.location)
-        demand_free(root.pins if root else {}, [guid], entry.name, where)
+        pins = snapshottrees.pinned(transfer_record.trees(self.location), root.pins if root else {})
+        demand_free(pins, [one.guid for one in found], entry.name, where)
         mark = root.mark if root else None
         listing_cache.drop(self.location)
         deleting.delete_all([*found[1:], found[0]], mark.copy if mark else "", where)

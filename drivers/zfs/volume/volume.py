@@ -16,10 +16,18 @@ from mirrord.core.model import (
 )
 from mirrord.core.relationship import Relationship
 from mirrord.drivers import refusals as texts
+from mirrord.drivers import snapshottrees
 from mirrord.drivers.contract import Clones, Driver, Pool
 from mirrord.drivers.pins import Pins, demand_free, of_snapshot, replaced, too_many
 from mirrord.drivers.zfs.commands import command
-from mirrord.drivers.zfs.dataset import locking, marks, mounting, names, relationships
+from mirrord.drivers.zfs.dataset import (
+    locking,
+    marks,
+    mounting,
+    names,
+    relationships,
+    transfer_record,
+)
 from mirrord.drivers.zfs.dataset.marks import SnapshotMark
 from mirrord.drivers.zfs.dataset.place import Dataset, Place
 from mirrord.drivers.zfs.failover import failover
@@ -164,11 +172,15 @@ class ZfsDataset(Driver, Clones, Pool):
             return []
         found = self._list(place)
         past = found.history()
-        pinned = place.volume.pins if place.volume else _NONE
+        pinned = self._pinned(place)
         return [
             self._snapshot(one, place, pinned)._replace(aside=one.order > past.get(one.dataset, -1))
             for one in found.ours()
         ]
+
+    def _pinned(self, place: Place) -> Pins:
+        pins = place.volume.pins if place.volume else _NONE
+        return snapshottrees.pinned(transfer_record.trees(self.location), pins)
 
     def own_snapshots(self, patterns: tuple[str, ...]) -> list[Snapshot]:
         """See `Driver.own_snapshots`."""
@@ -238,7 +250,7 @@ class ZfsDataset(Driver, Clones, Pool):
         if one.mark is None:
             raise Refused("cannot delete a user snapshot", where=where, why=one.full)
         seen = self._look()  # under the lock, so that no pin is added meanwhile
-        demand_free(seen.volume.pins if seen.volume else _NONE, [guid], one.name, where)
+        demand_free(self._pinned(seen), [guid], one.name, where)
         if place.mark.role == "mirror" and failover.shown(place, found) == guid:
             raise Refused(
                 "the snapshot is what the destination shows",

@@ -5,9 +5,10 @@ Panel: Hosts 2
 A mirrord on another host starts it here over SSH; it serves this host's volumes to that host. It is
 used in `authorized_keys` as a forced command ([hosts.md](hosts.md)). With `--allow
 receive=/FOLDER` and `--allow send=/FOLDER` the peer may use only these folders
-([security.md](security.md)). With `--listen ADDRESS:PORT` it serves peers over TLS instead, each
-as its file in `peers.d` allows; with `--listen /PATH` it serves them on this unix socket, within
-`--allow`.
+([security.md](security.md)), with `--allow pause=UNIT` it may
+[pause](consistency-groups.md#an-example-two-hosts) that application. With `--listen ADDRESS:PORT`
+it serves peers over TLS instead, each as its file in `peers.d` allows; with `--listen /PATH` it
+serves them on this unix socket, within `--allow`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ _ALLOW = typer.Option(
     "--allow",
     metavar="VERB=/FOLDER",
     help="The peer may only receive=/FOLDER (keep copies in it) or send=/FOLDER (have its "
-    "volumes sent). May be given several times; without it, the peer may do what the user may.",
+    "volumes sent), or pause=UNIT. May be given several times; without it, the peer may do what "
+    "the user may.",
 )
 
 

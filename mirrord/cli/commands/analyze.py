@@ -4,27 +4,28 @@ Panel: Planning 2
 
 From workload traces, `reduction` computes how much asynchronous mirrors transfer, by update
 interval; `risk` which link they need, how old the copy gets and what a failure loses; `compare`
-what each mode of mirroring costs per year, with a recommendation. The computation is described in
-[analysis.md](analysis.md). A trace is a stored one or in any known format; the options for
-reading are those of `mirrord trace import`. Schedules are a rule or a [name](schedules.md); the
-link may also depend on the hour ([rates](schedules.md#rates)).
+what each mode of mirroring costs per year, with a recommendation; `modes` how a live mirror would
+change its mode, and how long its clients would wait ([modes.md](modes.md)). The computation is
+described in [analysis.md](analysis.md). A trace is a stored one or in any known format; the
+options for reading are those of `mirrord trace import`. Schedules are a rule or a
+[name](schedules.md); the link may also depend on the hour ([rates](schedules.md#rates)).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mirrord.cli.output import Json, answer
+from mirrord.cli.commands.analyze_modes import modes
+from mirrord.cli.commands.analyze_run import Out, Traces, needs_extras, publish
+from mirrord.cli.output import Json
 from mirrord.cli.progress import ProgressLine
 from mirrord.cli.reading import reads_traces
-from mirrord.core.errors import Unsupported, UsageError
-from mirrord.core.units import parse_duration
+from mirrord.core.errors import UsageError
+from mirrord.core.units import parse_duration, parse_size
 from mirrord.traces.options import ReadOptions
 
 if TYPE_CHECKING:
@@ -38,12 +39,6 @@ _REPLAY, _MIRROR, _PRICES = "Replay", "Assumptions about the mirror", "Prices"
 _VOLUMES = ("update_in_place", "active_map", "no_active_map")
 
 # fmt: off
-Traces = Annotated[
-    list[str], typer.Argument(metavar="TRACE…", help="Stored traces, or traces in a known format.")
-]
-Out = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Write a report there: HTML, PNG, SVG, CSV …")
-]
 Intervals = Annotated[str, typer.Option(
     help="Update intervals, from the first record on; comma-separated.", rich_help_panel=_REPLAY)]
 Schedules = Annotated[list[str] | None, typer.Option(
@@ -77,6 +72,10 @@ KeepThere = Annotated[int, typer.Option(
     min=1, help="Reference snapshots kept at the destination.", rich_help_panel=_MIRROR)]
 SemiSync = Annotated[str, typer.Option(
     help="Lag bounds of semi-synchronous mirrors; comma-separated.", rich_help_panel=_MIRROR)]
+Rpo = Annotated[str, typer.Option(
+    metavar="TIME", help="Only choices whose copy never gets older.", rich_help_panel=_MIRROR)]
+MaxLoss = Annotated[str, typer.Option(
+    metavar="SIZE", help="Only choices that never lose more.", rich_help_panel=_MIRROR)]
 PriceLink = Annotated[float, typer.Option(
     min=0, help="Price per Mbit/s and month.", rich_help_panel=_PRICES)]
 PriceTransfer = Annotated[float, typer.Option(
@@ -91,26 +90,12 @@ Failures = Annotated[float, typer.Option(
 Currency = Annotated[str, typer.Option(help="Currency of the prices.", rich_help_panel=_PRICES)]
 # fmt: on
 _INTERVALS = "1m,5m,15m,30m,1h,6h,12h,24h"
-
-
-@contextmanager
-def _extras() -> Iterator[None]:
-    """Report a missing package of an extra as an error."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("mirrord"):
-            raise
-        extra = "cluster" if (error.name or "").startswith(("dask", "distributed")) else "analysis"
-        raise Unsupported(
-            f"the package '{error.name}' is not installed",
-            why="the analysis needs it",
-            hint=f"Install the extra: pip install 'mirrord[{extra}]'.",
-        ) from None
+#: Where the cheapest interval is sought, the paper's are too far apart.
+_SEARCHED = "1m,2m,5m,10m,15m,30m,1h,2h,4h,6h,12h,24h"
 
 
 @reads_traces
-@_extras()
+@needs_extras()
 def reduction(
     traces: Traces,
     options: ReadOptions,
@@ -134,7 +119,7 @@ def reduction(
 
 
 @reads_traces
-@_extras()
+@needs_extras()
 def risk(
     traces: Traces,
     options: ReadOptions,
@@ -163,18 +148,20 @@ def risk(
 
 
 @reads_traces
-@_extras()
+@needs_extras()
 def compare(
     traces: Traces,
     options: ReadOptions,
     out: Out = None,
-    intervals: Intervals = _INTERVALS,
+    intervals: Intervals = _SEARCHED,
     schedule: Schedules = None,
     window: Windows = None,
     zone: Zone = "UTC",
     link: Link = "",
     overhead: Overhead = "1s",
     semi_sync: SemiSync = "10s,1m",
+    rpo: Rpo = "",
+    max_loss: MaxLoss = "",
     price_link: PriceLink = 1.0,
     price_transfer: PriceTransfer = 0.01,
     price_space: PriceSpace = 0.05,
@@ -192,7 +179,7 @@ def compare(
 ) -> None:
     """Compare synchronous, semi-synchronous and asynchronous mirrors by cost; recommend one."""
     given = locals()
-    from mirrord.analysis.cost import Prices, parse_loss_price
+    from mirrord.analysis.prices import Prices, parse_loss_price
     from mirrord.analysis.reports.compare import report
 
     _finite(given, "price_link", "price_transfer", "price_space", "failures")
@@ -205,32 +192,10 @@ def compare(
 
 def _run(given: dict[str, Any], made: Callable[[list[Workload], Terms], Report]) -> None:
     """Replay the traces, make and write the report, print the conclusions."""
-    out: Path | None = given["out"]
     # Options and the output folder are checked before the work, which may take hours.
     terms = _terms(given)
     plan = _plan(given, terms)
-    if out is not None:
-        from mirrord.analysis.reports.save import check
-
-        check(out)
-    report = made(_workloads(given, plan), terms)
-    files: list[str] = []
-    if out is not None:
-        from mirrord import __version__
-        from mirrord.analysis.reports.save import save
-
-        files = save(report, out, version=__version__)
-    summary = {
-        "status": "done",
-        "out": None if out is None else str(out),
-        "files": files,
-        "warnings": list(report.warnings),
-    }
-    lines = [*report.conclusions, *(f"warning: {line}" for line in report.warnings)]
-    if out is not None:
-        lines.append(f"Report: {out / report.kind}.html, and {len(files) - 1} files beside it")
-    document = {**summary, "conclusions": list(report.conclusions), **report.data}
-    answer(document, lines, as_json=given["as_json"])
+    publish(given, COMMANDS, lambda: made(_workloads(given, plan), terms))
 
 
 def _plan(given: dict[str, Any], terms: Terms) -> Plan:
@@ -245,6 +210,7 @@ def _plan(given: dict[str, Any], terms: Terms) -> Plan:
         block=given["block"],
         threads=given["threads"],
         cluster=given["cluster"] or None,
+        sensitivity="price_link" in given,
     )
 
 
@@ -292,6 +258,8 @@ def _terms(given: dict[str, Any]) -> Terms:
         keep_destination=given.get("keep_destination", 10),
         lags_s=tuple(_bounds(given.get("semi_sync", ""))),
         zone=given["zone"],
+        rpo_s=parse_duration(given["rpo"]) if given.get("rpo") else None,
+        loss_bytes=parse_size(given["max_loss"]) if given.get("max_loss") else None,
     )
 
 
@@ -340,4 +308,5 @@ COMMANDS = {
     "reduction": reduction,
     "risk": risk,
     "compare": compare,
+    "modes": modes,
 }

@@ -70,6 +70,13 @@ def add(
             metavar="DIR", help="A folder on that host from which this host may read volumes."
         ),
     ] = None,
+    allow_pause: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="UNIT",
+            help="A systemd unit (or KIND:ARGUMENT) on that host that this host may pause.",
+        ),
+    ] = None,
     append_only: Annotated[
         bool, typer.Option("--append-only", help="This host may not delete anything there.")
     ] = False,
@@ -83,7 +90,8 @@ def add(
         "address": address, "user": user, "port": port, "key": _absolute(key), "jump": jump,
         "transport": transport, "fingerprint": fingerprint,
     }  # fmt: skip
-    allowed = Allowed(tuple(allow_receive or ()), tuple(allow_send or ()), append_only)
+    folders = tuple(allow_receive or ()), tuple(allow_send or ())
+    allowed = Allowed(*folders, append_only, tuple(allow_pause or ()))
     _walk(name, wanted, allowed, as_json=as_json)
 
 
@@ -103,7 +111,7 @@ def _walk(name: str, wanted: dict[str, Any], allowed: Allowed, *, as_json: bool)
     say(f"3. Its settings: {file}.")
     login, at = hosts.login_of(host)
     say(f"4. Add this line to ~{login}/.ssh/authorized_keys on {at}:\n\n{line}\n")
-    if not (allowed.receive or allowed.send):
+    if not (allowed.receive or allowed.send or allowed.pause):
         say("   It restricts nothing: use --allow-receive DIR and --allow-send DIR.")
     facts = {
         "host": name, "file": str(file), "key": host.key, "fingerprint": host.fingerprint,
@@ -127,8 +135,9 @@ def _again(name: str, wanted: dict[str, Any], allowed: Allowed) -> list[str]:
     """The command that was given, word by word."""
     words = ["mirrord", "host", "add", name]
     words += [word for key, value in wanted.items() if value for word in (f"--{key}", str(value))]
-    for verb, folders in (("receive", allowed.receive), ("send", allowed.send)):
-        words += [word for folder in folders for word in (f"--allow-{verb}", folder)]
+    rules = ("receive", allowed.receive), ("send", allowed.send), ("pause", allowed.pause)
+    for verb, values in rules:
+        words += [word for value in values for word in (f"--allow-{verb}", value)]
     return words + (["--append-only"] if allowed.append_only else [])
 
 

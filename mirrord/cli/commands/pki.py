@@ -7,8 +7,9 @@ For hosts that connect over TLS without SSH, see [security.md](security.md#tls-w
 `mirrord pki init` creates this host's certificate authority, once. `mirrord pki issue NAME`
 creates a key and a certificate for the peer NAME, grants it access, and writes the bundle to copy
 to it: `NAME.pem`, or the new file given by `--output`. `--allow receive=/FOLDER` (it may keep
-copies there) and `--allow send=/FOLDER` (it may read volumes there) set its rights; at least one
-is needed. `mirrord pki list` lists the peers that may connect over TLS, and their rights.
+copies there), `--allow send=/FOLDER` (it may read volumes there) and `--allow pause=UNIT` (it may
+pause that application) set its rights; at least one is needed. `mirrord pki list` lists the peers
+that may connect over TLS, and their rights.
 """
 
 from __future__ import annotations

@@ -197,6 +197,10 @@ def slice_(
         typer.Option("--from", metavar="TIME", help="Start, from the trace's zero, e.g. 90s."),
     ] = None,
     end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="End, exclusive.")] = None,
+    without: Annotated[
+        str | None,
+        typer.Option(metavar="FROM..TO", help="Leave out this span of time."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write a part of a trace to a new one: a span of time, or one volume (--volume)."""
@@ -209,12 +213,16 @@ def slice_(
     end_s = None if end is None else parse_duration(end)
     if begin_s is not None and end_s is not None and end_s <= begin_s:
         raise UsageError("--to is not later than --from")
+    without_ns = None if without is None else _span(without)
     with (
         ProgressLine(quiet=as_json) as line,
         open_trace(trace, options=options, progress=line.reading) as opened,
     ):
         first_ns, last_ns = opened.first_ns, opened.last_ns
-        if (end_s is not None and end_s * 1e9 <= first_ns) or (begin_s or 0) * 1e9 > last_ns:
+        before = end_s is not None and end_s * 1e9 <= first_ns
+        after = (begin_s or 0) * 1e9 > last_ns
+        every = without_ns is not None and without_ns[0] <= first_ns and last_ns < without_ns[1]
+        if before or after or every:
             raise Refused(
                 "there is no record between these times",
                 where=trace,
@@ -227,6 +235,7 @@ def slice_(
             ReadOptions(),
             begin_ns=None if begin_s is None else round(begin_s * 1e9),
             end_ns=None if end_s is None else round(end_s * 1e9),
+            without_ns=without_ns,
         )
     document = {
         "status": "done",
@@ -236,6 +245,20 @@ def slice_(
         "last_ns": made.last_ns,
     }
     answer(document, [f"{made.records:,} records are stored in {output}."], as_json=as_json)
+
+
+def _span(text: str) -> tuple[int, int]:
+    """Nanoseconds of `FROM..TO`; `UsageError`."""
+    begin, dots, end = text.partition("..")
+    if not dots:
+        raise UsageError(
+            f"'{text}' is not a span",
+            hint="Give its start and its end, such as 36m and 37m, joined by two periods.",
+        )
+    begin_ns, end_ns = (round(parse_duration(each) * 1e9) for each in (begin, end))
+    if end_ns <= begin_ns:
+        raise UsageError(f"the span '{text}' does not end after its beginning")
+    return begin_ns, end_ns
 
 
 def formats(as_json: Json = False) -> None:

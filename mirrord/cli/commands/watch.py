@@ -1,9 +1,11 @@
-"""Show all mirrors in a table that is updated until Ctrl-C.
+"""Show mirrors, updated until Ctrl-C.
 
 Panel: Monitoring 6
 
-Shows all mirrors in a live table: activity, lag, the used share of the RPO, the next run, the last
-transfer, alarms. It needs a terminal; Ctrl-C ends it.
+Shows all mirrors in a live table: activity, lag, the window of [semi-sync](live-modes.md#semi-sync)
+and how much of it is used, the used share of the RPO, the next run, the last transfer, alarms. With
+NAME that mirror only; of a [live mirror](live-modes.md) its mode, window, latencies, rates, and
+what is tracked, unanswered and to be copied. It needs a terminal; Ctrl-C ends it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ import typer
 
 from mirrord.cli.output import running
 from mirrord.control.commands.status import status
-from mirrord.control.statustext import activity_of
+from mirrord.control.livetext import rates, window
+from mirrord.control.statustext import activity_of, details
 from mirrord.core.errors import Aborted, UsageError
 from mirrord.core.states import State
 from mirrord.core.units import format_duration, format_size
@@ -23,11 +26,16 @@ from mirrord.system import clock
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
+    from mirrord.core.live import LiveReading
     from mirrord.core.status import MirrorStatus
 
 
 def watch(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="One mirror; default: all.")
+    ] = None,
     every: Annotated[
         float,
         typer.Option(
@@ -42,23 +50,40 @@ def watch(
     from rich.live import Live
 
     with running(quiet=True) as runner, Live(auto_refresh=False, screen=True) as live:
+        before: LiveReading | None = None
         try:
             while True:
-                live.update(_table(runner.run(status())), refresh=True)
+                found = runner.run(status(name))
+                reading = found[0].reading.live if name and found else None
+                shown = _details(found[0], before) if reading else _table(found)
+                before = reading
+                live.update(shown, refresh=True)
                 clock.sleep_s(every)
         except Aborted as error:
             if error.why != "SIGINT":  # Ctrl-C is the way out, not a failure
                 raise
 
 
+def _details(found: MirrorStatus, before: LiveReading | None) -> Text:
+    """One live mirror. before: what was read of it last."""
+    from rich.text import Text
+
+    lines = details(found)
+    if before is not None and found.reading.live is not None:
+        lines.append(f"  rates        {rates(before, found.reading.live)}")
+    return Text("\n".join(lines), style="" if found.healthy else "red")
+
+
 def _table(mirrors: list[MirrorStatus]) -> Table:
     from rich.table import Table
 
     table = Table(title="mirrord", expand=True, title_justify="left")
-    for name in ("MIRROR", "ACTIVITY", "LAG", "RPO", "NEXT", "LAST", ""):
+    windows = [window(each.reading.live) for each in mirrors]
+    shown = ["WINDOW"] if any(windows) else []
+    for name in ("MIRROR", "ACTIVITY", "LAG", *shown, "RPO", "NEXT", "LAST", ""):
         table.add_column(name, no_wrap=name != "", ratio=2 if name == "" else None)
     now_ns = clock.now_ns()
-    for each in mirrors:
+    for each, its_window in zip(mirrors, windows, strict=True):
         last, running = each.reading.last_transfer, each.running
         alarms = [alarm.text for alarm in each.alarms] or each.problems
         note = alarms[0] if alarms else each.lag.forecast
@@ -69,6 +94,7 @@ def _table(mirrors: list[MirrorStatus]) -> Table:
             each.name,
             activity_of(each) if each.reading.state is State.MIRRORED else each.state,
             format_duration(each.lag_s) if each.lag_s is not None else "-",
+            *([its_window or "-"] if shown else []),
             f"{used:.0%}" if used is not None else "-",
             _until(each.next_ns, now_ns),
             f"{format_size(last.stream_bytes)} in {format_duration(last.duration_ms / 1000)}"

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from mirrord.cli.demo.places import must
+from mirrord.cli.demo.terminal import kill_processes
 from mirrord.core.errors import IoFailed, MirrordError
 from mirrord.system import clock, command
 
@@ -109,23 +110,7 @@ class OtherHost:
 
     def cut(self) -> None:
         """Everything that it serves us is gone at once, without a word; it takes new log-ins."""
-        for process in self._processes():
-            try:
-                os.kill(process, 9)
-            except ProcessLookupError:
-                continue
-
-    def _processes(self) -> list[int]:
-        """The agents there: those whose environment names its folder."""
-        wanted = f"MIRRORD_HOME={self._folder / 'mirrord'}".encode()
-        found = []
-        for each in Path("/proc").iterdir():
-            try:
-                if each.name.isdigit() and wanted in (each / "environ").read_bytes().split(b"\0"):
-                    found.append(int(each.name))
-            except OSError:
-                continue
-        return found
+        kill_processes(self._folder / "mirrord")
 
     def close(self) -> None:
         """End it, and remove what was made for it."""

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
-import tempfile
 from pathlib import Path
 
 from mirrord.cli.demo.other_host import OtherHost
 from mirrord.cli.demo.places import Place, open_place
-from mirrord.cli.demo.story import TIMEOUT_S, Story, say
+from mirrord.cli.demo.story import Story
+from mirrord.cli.demo.terminal import TIMEOUT_S, say, temporary_folder
 from mirrord.core.errors import IoFailed
 from mirrord.core.model import Endpoint
-from mirrord.core.units import format_duration
-from mirrord.system import clock, command
 
 
 def play() -> None:
     """Tell the whole story; removes all that it made, also when it is interrupted."""
-    started_s = clock.monotonic_s()
-    with tempfile.TemporaryDirectory(prefix="mirrord-demo-") as name:
-        folder = Path(name)
+    with temporary_folder() as folder:
         host = OtherHost(folder, namespaced=os.geteuid() == 0)
         place = open_place(folder)
         try:
@@ -29,8 +23,6 @@ def play() -> None:
         finally:
             host.close()
             place.close()
-    took = format_duration(clock.monotonic_s() - started_s)
-    print(f"\nThe demo took {took}. Everything that it created has been removed.")
 
 
 class RemoteStory(Story):
@@ -75,11 +67,7 @@ class RemoteStory(Story):
             "--fingerprint", self.host.fingerprint,
             "--allow-receive", str(Path(self.location).parent),
         ]  # fmt: skip
-        done = command.run(
-            [sys.executable, "-m", "mirrord", *words, "--json"],
-            timeout_s=TIMEOUT_S, environment=self.environment,
-        )  # fmt: skip
-        line = str(json.loads(done.output)["authorized_keys"])
+        line = str(self.json(*words)["authorized_keys"])
         self.run(*words, fails=True)
         say("The line goes into authorized_keys on the other host.")
         self.host.authorized.write_text(line + "\n")

@@ -3,43 +3,32 @@
 from __future__ import annotations
 
 import json
-import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from mirrord.cli.demo.places import Place, open_place
-from mirrord.core.errors import InvariantError, IoFailed
-from mirrord.core.units import format_duration
-from mirrord.system import clock, command
+from mirrord.cli.demo.terminal import TIMEOUT_S, Terminal, say, temporary_folder, wait_until
+from mirrord.core.errors import InvariantError
+from mirrord.system import clock
 
-#: For what the story waits for, seconds.
-TIMEOUT_S = 120.0
 _SEEN_BYTES = 32 << 20
 
 
 def play() -> None:
     """Tell the whole story; removes all that it made, also when it is interrupted."""
-    started_s = clock.monotonic_s()
-    with tempfile.TemporaryDirectory(prefix="mirrord-demo-") as name:
-        folder = Path(name)
+    with temporary_folder() as folder:
         place = open_place(folder)
         try:
             Story(folder, place).tell()
         finally:
             place.close()
-    took = format_duration(clock.monotonic_s() - started_s)
-    print(f"\nThe demo took {took}. Everything that it created has been removed.")
 
 
-class Story:
+class Story(Terminal):
     """Commands shown with what they say, between sentences."""
 
     def __init__(self, folder: Path, place: Place) -> None:
-        self.folder = folder
+        super().__init__(folder)
         self.place = place
-        self.environment = {"MIRRORD_HOME": str(folder / "mirrord")}
 
     def tell(self) -> None:
         """The whole story, from the setup to the failback."""
@@ -85,29 +74,17 @@ class Story:
         definition.write_text(top + lines + table + rest, encoding="utf-8")
         print('\n$ grep -E \'schedule|rpo\' home.toml\n  schedule = "every 1s"\n  rpo = "10s"')
         with self.background("daemon"):
-            self.wait_until(lambda: (self.folder / "mirrord/run/control.sock").exists())
+            wait_until((self.home / "run/control.sock").exists, "the daemon")
             self.run("schedule", "next", "home", "--count", "3")
             before = self.shown()
             say(f"Work continues at the source: {self.place.change(4)}. No `update` is called.")
-            self.wait_until(lambda: self.shown() != before)
+            wait_until(lambda: self.shown() != before, "an update by the daemon")
             self.run("status", "home")
             self.run("monitor")
 
     def shown(self) -> str:
         """The name of the snapshot that the destination shows."""
-        done = command.run(
-            [sys.executable, "-m", "mirrord", "status", "home", "--json"],
-            timeout_s=TIMEOUT_S, environment=self.environment,
-        )  # fmt: skip
-        return str(json.loads(done.output)["mirrors"][0]["shown"])
-
-    def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Until it is so; `IoFailed` when that takes too long."""
-        deadline_s = clock.monotonic_s() + TIMEOUT_S
-        while not condition():
-            if clock.monotonic_s() > deadline_s:
-                raise IoFailed("the demo's daemon did not update in time")
-            clock.sleep_s(0.05)
+        return str(self.json("status", "home")["mirrors"][0]["shown"])
 
     def disaster(self) -> None:
         """Break, and resync."""
@@ -123,18 +100,6 @@ class Story:
         self.run("snapshots", "home")
         self.run("history", "home")
 
-    def run(self, *words: str, fails: bool = False) -> None:
-        """Run a command and show it with what it says."""
-        print(f"\n$ mirrord {' '.join(words)}", flush=True)
-        done = command.run(
-            [sys.executable, "-m", "mirrord", *words],
-            timeout_s=TIMEOUT_S, environment=self.environment,
-        )  # fmt: skip
-        for line in (done.output + done.errors).rstrip().splitlines():
-            print(f"  {line}")
-        if (done.status != 0) is not fails:
-            raise IoFailed(f"the demo's 'mirrord {words[0]}' ended with status {done.status}")
-
     def wait_for_progress(self) -> None:
         """Until the transfer in the background has moved something."""
         file = self.folder / "mirrord" / "run" / "home.progress"
@@ -146,28 +111,6 @@ class Story:
             except (OSError, ValueError):
                 pass
             clock.sleep_s(0.01)
-
-    @contextmanager
-    def background(self, *words: str) -> Iterator[command.Process]:
-        """A command that goes on while the story does, and is ended after that."""
-        print(f"\n$ mirrord {' '.join(words)} &", flush=True)
-        running = command.start(
-            [sys.executable, "-m", "mirrord", *words],
-            stdin=command.NO_INPUT,
-            stderr=command.NO_INPUT,
-            environment=self.environment,
-        )
-        try:
-            yield running
-        finally:
-            if running.poll() is None:
-                running.terminate()
-                running.wait(timeout=TIMEOUT_S)
-
-
-def say(text: str) -> None:
-    """A sentence of the story."""
-    print(f"\n# {text}", flush=True)
 
 
 def unchanged(before: str, after: str) -> None:

@@ -27,5 +27,8 @@ def abort(
     ] = False,
 ) -> Result:
     from mirrord.engine import simple
+    from mirrord.live import verbs
 
-    return service.verb(Verb.ABORT, name, lambda mirror: simple.abort(mirror, hard=hard))
+    return service.verb(
+        Verb.ABORT, name, lambda mirror: simple.abort(mirror, hard=hard), live=verbs.abort
+    )

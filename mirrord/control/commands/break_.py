@@ -26,6 +26,7 @@ from mirrord.core.states import Verb
 
 if TYPE_CHECKING:
     from mirrord.engine.mirror import Mirror
+    from mirrord.live.mirror import LiveMirror
 
 _TEST = "break --test"
 _NOT_RECORDED = "the break is recorded at the destination only"
@@ -44,17 +45,21 @@ def break_off(
     # now and once it can be used again.
     from mirrord.engine import failover
     from mirrord.engine.mirror import one_line
+    from mirrord.live import verbs
 
     def work(mirror: Mirror) -> Result:
         return failover.break_off(mirror, snapshot=snapshot)
 
+    def live(mirror: LiveMirror) -> Result:
+        return verbs.break_off(mirror, snapshot=snapshot)
+
     try:
-        return service.verb(Verb.BREAK, name, work)
+        return service.verb(Verb.BREAK, name, work, live=live)
     except (Damaged, IoFailed, NoSpace) as error:
         if error.where != str(service.paths.catalogue):
             raise
         with service.without_catalogue():
-            result = service.verb(Verb.BREAK, name, work)
+            result = service.verb(Verb.BREAK, name, work, live=live)
         warning = f"{one_line(error)}; {_NOT_RECORDED}"
         data = {**result.data, "warnings": [*result.data.get("warnings", []), warning]}
         return Result(result.status, f"{result.text}\nWarning: {warning}", data)

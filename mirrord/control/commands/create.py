@@ -10,17 +10,21 @@ of day ([rates](schedules.md#rates)). KEEP is a number, or [rules](schedules.md#
 `'newest 10, 7 daily'`. The two [sites](config.md#sites) get the names `primary` and `secondary`, or
 those of `--sites`. A mirror of [several volumes](config.md#several-volumes) has a `--member` for
 each, in place of SOURCE and DESTINATION; with `--recursive` it is a dataset
-[and its descendants](operator-guide.md#a-tree-of-datasets).
+[and its descendants](operator-guide.md#a-tree-of-datasets). An image is mirrored
+[live](live-modes.md), as POLICY says. With `--pause` an application, such as
+`cgroup:postgresql@15-main.service`, is [paused](consistency-groups.md) while snapshots are taken.
 """
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Annotated
 
 from mirrord.control.command import Argument, MirrorName, Option, Right, Service, command
 from mirrord.core.errors import UsageError
-from mirrord.core.model import Definition, Pace, Promise, Timing
+from mirrord.core.model import LIVE_KINDS, Definition, Pace, Pausing, Promise, Timing
+from mirrord.core.policies import DYNAMIC, DynamicKeys, PolicyKeys
 from mirrord.core.results import Result
 from mirrord.core.states import State
 from mirrord.system.explain import explained
@@ -51,6 +55,21 @@ _Snapshots = Annotated[
     tuple[str, ...], Option("Replicated user snapshots, by name; may be repeated.", "PATTERN")
 ]
 _Recursive = Annotated[bool, Option("ZFS: the dataset and its descendants, as one volume.")]
+_Pause = Annotated[
+    str, Option("What to pause while snapshots are taken, such as cgroup:UNIT.", "KIND:ARGUMENT")
+]
+_Policy = Annotated[
+    str,
+    Option("Images: sync (default), strict-sync, semi-sync, async or dynamic.", "POLICY"),
+]
+_MaxLat = Annotated[str, Option("dynamic: the latency that clients accept, such as 4ms.", "TIME")]
+_MaxRpo = Annotated[
+    str, Option("dynamic: clients wait rather than exceed this lag, such as 64MiB.", "SIZE")
+]
+_HoldDown = Annotated[str, Option("dynamic: the shortest time out of sync (5m).", "TIME")]
+_Window = Annotated[
+    str, Option("semi-sync: how far the replica may be behind, such as 16MiB or 5s.", "WINDOW")
+]
 _Sites = Annotated[str, Option("Names of the two sites, such as berlin,dr.", "SOURCE,DESTINATION")]
 
 
@@ -69,10 +88,18 @@ def create(
     keep_destination: _KeepDestination = "10",
     snapshots: _Snapshots = (),
     recursive: _Recursive = False,
+    pause: _Pause = "",
     sites: _Sites = "primary,secondary",
+    policy: _Policy = "",
+    window: _Window = "",
+    max_lat: _MaxLat = "",
+    max_rpo: _MaxRpo = "",
+    hold_down: _HoldDown = "",
 ) -> Result:
     from mirrord.config import strict
+    from mirrord.config.members import pauser
     from mirrord.config.reading import as_keep, as_rates, recursive_end
+    from mirrord.config.reading import window as as_window
     from mirrord.control import creating
     from mirrord.core.names import check_mirror_name
 
@@ -85,6 +112,9 @@ def create(
         ends = [recursive_end(end, str(end)) for end in ends]
     first, second = creating.two_sites([site.strip() for site in sites.split(",")])
     definition = Definition(
+        window=as_window(window) if window else "",
+        policy=policy or ("sync" if ends[0].kind in LIVE_KINDS else "async"),
+        policy_keys=_policy_keys(policy, max_lat, max_rpo, hold_down),
         name=check_mirror_name(name),
         id=os.urandom(4).hex(),
         source=ends[0],
@@ -98,8 +128,26 @@ def create(
         site_names=(first, second),
         source_site=first,
         members=pairs if members else (),
+        pausing=Pausing(pauser(pause) if pause else ""),
     )
     return _add(service, definition)
+
+
+def _policy_keys(policy: str, max_lat: str, max_rpo: str, hold_down: str) -> PolicyKeys:
+    from mirrord.config import strict
+    from mirrord.config.policies import size
+
+    if policy != DYNAMIC:
+        if max_lat or max_rpo or hold_down:
+            raise UsageError("--max-lat, --max-rpo and --hold-down require --policy dynamic")
+        return PolicyKeys()
+    if not max_lat:
+        raise UsageError(
+            "--policy dynamic requires --max-lat",
+            hint="Give the latency that clients accept, for example --max-lat 4ms.",
+        )
+    keys = DynamicKeys(strict.duration(max_lat), size(max_rpo) if max_rpo else None)
+    return PolicyKeys(replace(keys, hold_down_s=strict.duration(hold_down)) if hold_down else keys)
 
 
 def _add(service: Service, definition: Definition) -> Result:
@@ -116,11 +164,15 @@ def _add(service: Service, definition: Definition) -> Result:
 
             Schedules(service.paths.schedules, zone=service.host.zone).of(definition)
         check_together([*service.definitions.all(), definition])
-        mirror = service.opened(definition)
-        notes = check_places(mirror)
+        if definition.is_live:
+            from mirrord.live.verbs import check_ends
+
+            notes = check_ends(service.opened_live(definition))
+        else:
+            notes = check_places(service.opened(definition))
         definition = service.definitions.add(definition)
-        direction.record(mirror.catalogue, definition.id, definition.source_site)
-        mirror.catalogue.add_mirror(definition.id, State.UNINITIALIZED)
+        direction.record(service.catalogue, definition.id, definition.source_site)
+        service.catalogue.add_mirror(definition.id, State.UNINITIALIZED)
     text = f"'{name}' is defined in {definition.file}."
     for note in notes:
         text += f"\nNote: {note}"

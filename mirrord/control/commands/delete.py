@@ -33,9 +33,11 @@ def delete(
     keep_snapshots: Annotated[bool, Option("Keep the reference snapshots at the source.")] = False,
 ) -> Result:
     from mirrord.engine import simple
+    from mirrord.live import verbs
 
     return service.verb(
         Verb.DELETE,
         name,
         lambda mirror: simple.delete(mirror, yes=yes, keep_snapshots=keep_snapshots),
+        live=lambda mirror: verbs.delete(mirror, yes=yes),
     )

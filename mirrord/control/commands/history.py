@@ -9,13 +9,18 @@ transfers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from mirrord.control.command import MirrorName, Option, Right, Service, command
+from mirrord.core.pause import decoded
 from mirrord.core.records import TransferRecord
 from mirrord.core.reports import History
 from mirrord.core.units import format_duration, format_size
 from mirrord.system.clock import format_moment
+
+if TYPE_CHECKING:
+    from mirrord.engine.mirror import Mirror
+    from mirrord.live.mirror import LiveMirror
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -50,7 +55,10 @@ def history(
 ) -> History:
     from mirrord.engine import listings
 
-    return service.look(name, lambda mirror: listings.history(mirror, limit=limit))
+    def found(mirror: Mirror | LiveMirror) -> History:
+        return listings.history(mirror.catalogue, mirror.definition, limit=limit)
+
+    return service.look(name, found, live=found)
 
 
 def _transfer(row: TransferRecord) -> str:
@@ -59,6 +67,8 @@ def _transfer(row: TransferRecord) -> str:
     tail = f"  {row.error}" if row.error else ""
     if row.spread_ms:
         tail = f", members {format_duration(row.spread_ms / 1000)} apart{tail}"
+    if report := decoded(row.pause):
+        tail = "".join((f", {report.line()}", tail, *(f"\n    {one}" for one in report.details())))
     return (
         f"{row.verb:10} {row.result:8} {how}{resumed} {format_size(row.stream_bytes)} in "
         f"{format_duration(row.duration_ms / 1000)}  {row.name}{tail}"

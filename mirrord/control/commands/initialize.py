@@ -16,5 +16,6 @@ from mirrord.core.states import Verb
 @command(Right.ACT, Lock.QUEUED)
 def initialize(service: Service, name: MirrorName) -> Result:
     from mirrord.engine import update as engine
+    from mirrord.live import verbs
 
-    return service.verb(Verb.INITIALIZE, name, engine.initialize)
+    return service.verb(Verb.INITIALIZE, name, engine.initialize, live=verbs.initialize)

@@ -16,5 +16,6 @@ from mirrord.core.states import Verb
 @command(Right.ACT)
 def release(service: Service, name: MirrorName) -> Result:
     from mirrord.engine import simple as engine
+    from mirrord.live import verbs
 
-    return service.verb(Verb.RELEASE, name, engine.release)
+    return service.verb(Verb.RELEASE, name, engine.release, live=verbs.release)

@@ -23,7 +23,11 @@ from mirrord.core.states import Verb
 def resync(service: Service, name: MirrorName, *, yes: Yes = False, force: Force = False) -> Result:
     """Shows first what would be lost; that is kept as a diverged snapshot."""
     from mirrord.engine import failover
+    from mirrord.live import verbs
 
     return service.verb(
-        Verb.RESYNC, name, lambda mirror: failover.resync(mirror, yes=yes, force=force)
+        Verb.RESYNC,
+        name,
+        lambda mirror: failover.resync(mirror, yes=yes, force=force),
+        live=lambda mirror: verbs.resync(mirror, yes=yes),
     )

@@ -27,6 +27,7 @@ def reverse(
 ) -> Result:
     """Shows first what would be lost; that is kept as a diverged snapshot."""
     from mirrord.engine import failover
+    from mirrord.live import verbs
 
     with explained():
         before = service.definition(name).source
@@ -36,4 +37,6 @@ def reverse(
             return failover.turned(mirror)
         return failover.reverse(mirror, yes=yes, force=force)
 
-    return service.verb(Verb.REVERSE, name, work)
+    return service.verb(
+        Verb.REVERSE, name, work, live=lambda mirror: verbs.reverse(mirror, yes=yes)
+    )

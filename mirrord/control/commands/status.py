@@ -3,9 +3,11 @@
 Panel: Monitoring 1
 
 Shows state, activity and lag of all mirrors, one per line, or details of one mirror, and `reversed
-since DATE` while the roles are reversed. The exit status is 0 even when a mirror is not healthy:
-see `healthy` with `--json`. A mirror that misses its RPO is not healthy, whatever the thresholds of
-its [alarms](alarms.md).
+since DATE` while the roles are reversed. While a live mirror is in
+[semi-sync](live-modes.md#semi-sync), the column `WINDOW` shows how much acknowledged data its
+secondary does not have yet, and the limit in force. The exit status is 0 even when a mirror is not
+healthy: see `healthy` with `--json`. A mirror that misses its RPO is not healthy, whatever the
+thresholds of its [alarms](alarms.md).
 """
 
 from __future__ import annotations
@@ -45,9 +47,10 @@ def status(
 
 def _one(service: Service, name: str) -> MirrorStatus:
     from mirrord.engine import report
+    from mirrord.live import reading
 
     try:
-        return service.look(name, report.status)
+        return service.look(name, report.status, live=reading.status)
     except Refused as error:  # neither the catalogue nor the ends say which one is the source
         return _unread(name, f"{error} {error.hint}")
 

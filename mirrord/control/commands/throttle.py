@@ -32,7 +32,11 @@ def throttle(
     with explained():
         before = service.definition(name).pace.throttle or "unlimited"
         text = "" if rate.strip() in ("unlimited", "none") else as_rates(rate)
-        service.definitions.set_throttle(name, text)
+        changed = service.definitions.set_throttle(name, text)
+        if changed.is_live:
+            from mirrord.live.supervise import apply_throttle
+
+            service.look_live(name, apply_throttle)
     now = text or "unlimited"
     return Result(
         "done",

@@ -30,6 +30,9 @@ impl Kind {
     }
 }
 
+/// Offset and length of data.
+type Ranges = Vec<(u64, u64)>;
+
 #[derive(Clone, Debug)]
 struct Entry {
     /// Its path in the base; None: it is new.
@@ -37,6 +40,8 @@ struct Entry {
     /// The changes to it at its current path.
     kind: Kind,
     data_bytes: u64,
+    /// Where its data changed, as (offset, length).
+    ranges: Ranges,
 }
 
 /// Collects the changes command by command.
@@ -74,6 +79,7 @@ impl Changes {
                     _ => 0,
                 };
                 self.touch(path, Kind::Modified, bytes);
+                self.range(path, command);
             }
             command::WRITE | command::ENCODED_WRITE => {
                 let bytes = command.attribute(attribute::DATA).map_or(0, <[u8]>::len);
@@ -93,6 +99,7 @@ impl Changes {
             origin: None,
             kind: Kind::Times,
             data_bytes: 0,
+            ranges: Vec::new(),
         };
         self.now.insert(path.to_vec(), entry);
     }
@@ -105,9 +112,30 @@ impl Changes {
             origin: Some(path.to_vec()),
             kind,
             data_bytes: 0,
+            ranges: Vec::new(),
         });
         entry.kind = entry.kind.max(kind);
         entry.data_bytes = entry.data_bytes.saturating_add(data_bytes);
+    }
+
+    /// Note where a command of a stream without data changes a file.
+    fn range(&mut self, path: &[u8], command: &Command) {
+        let Some(entry) = self.now.get_mut(path) else {
+            return;
+        };
+        let at = command.number(attribute::FILE_OFFSET).unwrap_or(0);
+        let size = command.number(attribute::SIZE).unwrap_or(0);
+        entry.ranges.push(match command.kind {
+            command::TRUNCATE => (size, u64::MAX - size),
+            _ => (at, size),
+        });
+    }
+
+    /// The changed paths that exist now, folders of which only the times changed among them, each
+    /// with the ranges of its data that changed. New files have no origin to compare with.
+    pub fn ranges(self) -> Vec<(Vec<u8>, Ranges)> {
+        let now = self.now.into_iter();
+        now.map(|(path, entry)| (path, entry.ranges)).collect()
     }
 
     /// The path in the base of a name that has no change of its own except, perhaps, that a parent
@@ -131,6 +159,7 @@ impl Changes {
             origin: Some(self.origin_of(path)),
             kind: Kind::Times,
             data_bytes: 0,
+            ranges: Vec::new(),
         });
         // Known entries below a folder move with it, without being renamed themselves.
         let mut prefix = path.to_vec();
@@ -170,6 +199,7 @@ impl Changes {
                 if let Some(old) = old {
                     entry.kind = entry.kind.max(old.kind);
                     entry.data_bytes = entry.data_bytes.saturating_add(old.data_bytes);
+                    entry.ranges.extend(old.ranges);
                 }
             }
             _ => self.deleted.extend(origin),
@@ -273,6 +303,44 @@ mod tests {
                 ("dir/new".to_string(), "added", 10),
                 ("dir/old".to_string(), "modified", 5),
                 ("touched".to_string(), "times", 0),
+            ]
+        );
+    }
+
+    #[test]
+    fn ranges_follow_renames_and_include_what_a_truncation_cuts() {
+        let mut changes = Changes::default();
+        let mut scanner = Scanner::default();
+        let at = |path: &str, at: u64, bytes: u64| {
+            encode(
+                command::UPDATE_EXTENT,
+                &[
+                    (attribute::PATH, path.as_bytes()),
+                    (attribute::FILE_OFFSET, &at.to_le_bytes()),
+                    (attribute::SIZE, &bytes.to_le_bytes()),
+                ],
+            )
+        };
+        let cut = [
+            (attribute::PATH, &b"dir/x"[..]),
+            (attribute::SIZE, &7u64.to_le_bytes()),
+        ];
+        for command in [
+            begin(),
+            at("dir/x", 4096, 10),
+            encode(command::TRUNCATE, &cut),
+            two(command::RENAME, "dir", "other"),
+            one(command::UTIMES, "y"),
+        ] {
+            scanner.feed(&command, &mut |c| changes.take(c)).unwrap();
+        }
+        let found = changes.ranges();
+        assert_eq!(
+            found,
+            [
+                (b"other".to_vec(), vec![]),
+                (b"other/x".to_vec(), vec![(4096, 10), (7, u64::MAX - 7)]),
+                (b"y".to_vec(), vec![]),
             ]
         );
     }

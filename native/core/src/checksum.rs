@@ -1,18 +1,33 @@
 //! Checksums of blocks and streams (XXH3, seed 0), and the digest that two hosts compare (BLAKE3).
 
-use xxhash_rust::xxh3::{xxh3_64, Xxh3};
+use std::hash::Hasher;
+use twox_hash::{XxHash3_128, XxHash3_64};
 
 /// A running 128-bit checksum of a byte stream.
 #[derive(Default)]
-pub struct StreamChecksum(Xxh3);
+pub struct StreamChecksum(XxHash3_128);
 
 impl StreamChecksum {
     pub fn update(&mut self, data: &[u8]) {
-        self.0.update(data);
+        self.0.write(data);
     }
 
     pub fn digest(&self) -> [u8; 16] {
-        self.0.digest128().to_be_bytes()
+        self.0.finish_128().to_be_bytes()
+    }
+}
+
+/// The 64-bit checksum of bytes in several parts.
+#[derive(Default)]
+pub struct BodyChecksum(XxHash3_64);
+
+impl BodyChecksum {
+    pub fn update(&mut self, data: &[u8]) {
+        self.0.write(data);
+    }
+
+    pub fn digest(&self) -> u64 {
+        self.0.finish()
     }
 }
 
@@ -33,7 +48,7 @@ impl StreamDigest {
 /// The 64-bit checksum of each block of `block_size` bytes in `data`, in order.
 /// A shorter last block is not padded.
 pub fn block_checksums(data: &[u8], block_size: usize) -> Vec<u64> {
-    data.chunks(block_size).map(xxh3_64).collect()
+    data.chunks(block_size).map(XxHash3_64::oneshot).collect()
 }
 
 #[cfg(test)]

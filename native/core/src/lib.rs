@@ -7,9 +7,14 @@ pub mod btrfs_rewrite;
 pub mod btrfs_search;
 pub mod btrfs_stream;
 pub mod checksum;
+pub mod modes;
 pub mod msgpack;
+pub mod prefix_digest;
+#[cfg(test)]
+mod properties;
 pub mod replay;
 pub mod ring_buffer;
 pub mod trace;
+pub mod verify;
 pub mod zfs_ranges;
 pub mod zfs_stream;

@@ -100,6 +100,17 @@ impl BtrfsChanges {
             .map(|(path, kind, bytes)| (PyBytes::new(py, &path), kind.name(), bytes))
             .collect()
     }
+
+    /// (path, changed ranges of its data) of everything that was changed and exists; empties the
+    /// collection.
+    #[allow(clippy::type_complexity)]
+    fn ranges<'py>(&mut self, py: Python<'py>) -> Vec<(Bound<'py, PyBytes>, Vec<(u64, u64)>)> {
+        let changes = std::mem::take(&mut self.changes);
+        py.detach(|| changes.ranges())
+            .into_iter()
+            .map(|(path, ranges)| (PyBytes::new(py, &path), ranges))
+            .collect()
+    }
 }
 
 /// `data`, the beginning of a stream, with its first command changed; None: more data is needed.

@@ -1,11 +1,16 @@
-//! `mirrord._native`: Python bindings of `mirrord-core`. Only `mirrord.system.native` imports it.
+//! `mirrord._native`: Python bindings of `mirrord-core` and `mirrord-net`. Only `mirrord.system.native` imports it.
 
 mod btrfs;
+mod link;
+mod modes;
 mod replay;
 mod ring_buffer;
-mod tls;
+mod streams;
 mod trace;
+mod verify;
 mod zfs;
+
+use std::sync::MutexGuard;
 
 use mirrord_core::{bitmap, checksum, msgpack};
 use pyo3::buffer::PyBuffer;
@@ -35,24 +40,32 @@ fn unlocked<T: Send>(py: Python<'_>, bytes: usize, work: impl Send + FnOnce() ->
 }
 
 /// A running XXH3-128 checksum of a stream; other threads run meanwhile.
-#[pyclass]
-struct StreamChecksum(checksum::StreamChecksum);
+#[pyclass(frozen)]
+#[derive(Default)]
+struct StreamChecksum(mirrord_net::stream::Sum);
 
 #[pymethods]
 impl StreamChecksum {
     #[new]
     fn new() -> Self {
-        Self(checksum::StreamChecksum::default())
+        Self::default()
     }
 
-    fn update(&mut self, py: Python<'_>, data: PyBuffer<u8>) -> PyResult<()> {
+    fn update(&self, py: Python<'_>, data: PyBuffer<u8>) -> PyResult<()> {
         let bytes = bytes_of(&data)?;
-        unlocked(py, bytes.len(), || self.0.update(bytes));
+        unlocked(py, bytes.len(), || self.sum().update(bytes));
         Ok(())
     }
 
     fn hexdigest(&self) -> String {
-        self.0.digest().iter().map(|b| format!("{b:02x}")).collect()
+        let digest = self.sum().digest();
+        digest.iter().map(|b| format!("{b:02x}")).collect()
+    }
+}
+
+impl StreamChecksum {
+    fn sum(&self) -> MutexGuard<'_, checksum::StreamChecksum> {
+        self.0.lock().expect("the checksum is usable")
     }
 }
 
@@ -129,14 +142,13 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<btrfs::BtrfsExtents>()?;
     m.add_class::<btrfs::BtrfsBlocks>()?;
     m.add_function(wrap_pyfunction!(btrfs::btrfs_rewrite_beginning, m)?)?;
-    m.add_class::<tls::TlsConfig>()?;
-    m.add_class::<tls::TlsSession>()?;
-    m.add("TlsError", m.py().get_type::<tls::TlsError>())?;
-    m.add("TlsAlert", m.py().get_type::<tls::TlsAlert>())?;
-    m.add("TlsUntrusted", m.py().get_type::<tls::TlsUntrusted>())?;
+    link::register(m)?;
+    streams::register(m)?;
     m.add_class::<zfs::ZfsStreamScanner>()?;
     m.add_function(wrap_pyfunction!(ring_buffer::block_events, m)?)?;
     trace::register(m)?;
+    modes::register(m)?;
     replay::register(m)?;
+    verify::register(m)?;
     Ok(())
 }

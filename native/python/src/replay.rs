@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 /// The elements behind a buffer object, for as long as `buffer` is borrowed.
-fn elements_of<T: Element>(buffer: &PyBuffer<T>) -> PyResult<&[T]> {
+pub fn elements_of<T: Element>(buffer: &PyBuffer<T>) -> PyResult<&[T]> {
     if !buffer.is_c_contiguous() {
         return Err(PyBufferError::new_err("a contiguous buffer is needed"));
     }
@@ -25,7 +25,7 @@ fn packed<'py>(py: Python<'py>, values: impl Iterator<Item = i64>) -> Bound<'py,
 }
 
 /// A fault as an exception whose arguments are its kind and three numbers.
-fn raise(fault: Fault) -> PyErr {
+pub fn raise(fault: Fault) -> PyErr {
     PyValueError::new_err(match fault {
         Fault::Order {
             record,
@@ -137,7 +137,8 @@ impl Replayer {
         (grids, volumes)
     }
 
-    /// (first ns, last ns, records, writes, trims, bytes written, nanoseconds of a bin), and as
+    /// (first ns, last ns, records, writes, trims, bytes written, nanoseconds of a bin, most
+    /// bytes within a second), and as
     /// int64 the bins, the ends of the volumes, and each grid's intervals with their bytes.
     /// None: these are not the first parts.
     #[allow(clippy::type_complexity)]
@@ -145,7 +146,7 @@ impl Replayer {
         &self,
         py: Python<'py>,
     ) -> Option<(
-        (i64, i64, u64, u64, u64, u64, i64),
+        (i64, i64, u64, u64, u64, u64, i64, i64),
         Bound<'py, PyBytes>,
         Bound<'py, PyBytes>,
         Vec<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>,
@@ -159,6 +160,7 @@ impl Replayer {
             totals.trims,
             totals.bytes_written,
             totals.bin_ns,
+            totals.busiest.peak,
         );
         let grids = totals
             .grids

@@ -1,7 +1,7 @@
 //! The blocks of one part: their states, and the counts of each grid's intervals.
 
 use super::clock::{Clock, Cuts};
-use super::table::{Directory, Pages, PAGE, PAGE_BITS};
+use super::table::{Directory, Pages, NODE_BITS, PAGE, PAGE_BITS};
 use super::{Columns, TRIM, WRITE};
 
 /// Set in the state of a block that was trimmed since its last write.
@@ -233,13 +233,16 @@ impl Part {
         }
     }
 
-    /// Whether a page belongs to this part: pages are hashed, so that hot regions are distributed.
+    /// Whether a page belongs to this part: nodes of pages are hashed, so that hot regions are
+    /// distributed.
     #[inline]
     fn is_mine(&self, volume: u32, page: u64) -> bool {
         if self.of == 1 {
             return true;
         }
-        let mixed = (page ^ (u64::from(volume) << 40)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let mixed = ((page >> NODE_BITS) ^ (u64::from(volume) << 40))
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            >> 32;
         (mixed * u64::from(self.of)) >> 32 == u64::from(self.index)
     }
 
@@ -307,7 +310,8 @@ impl Part {
     }
 
     pub fn memory(&self) -> usize {
-        self.pages.memory()
+        let directories = self.volumes.iter().map(|volume| volume.directory.memory());
+        self.pages.memory() + directories.sum::<usize>()
     }
 
     fn take_starts(&mut self) {

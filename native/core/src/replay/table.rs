@@ -1,16 +1,22 @@
 //! The states of the blocks of one volume, in pages that are allocated when they are written.
+//!
+//! Pages are small, so that scattered blocks need little: for each at most a page (128 bytes) and a
+//! node of the directory (as much again).
 
 use std::alloc::{alloc, dealloc, handle_alloc_error, Layout};
 use std::collections::HashMap;
 use std::ptr::NonNull;
 
-/// Blocks of a page: 4 MiB of a volume of 4 KiB blocks.
-pub const PAGE_BITS: u32 = 10;
+/// Blocks of a page: 128 KiB of a volume of 4 KiB blocks.
+pub const PAGE_BITS: u32 = 5;
 pub const PAGE: usize = 1 << PAGE_BITS;
+/// Pages of a node of the directory.
+pub const NODE_BITS: u32 = 5;
+const NODE: usize = 1 << NODE_BITS;
 /// Number of pages allocated at once.
-const CHUNK_BITS: u32 = 10;
+const CHUNK_BITS: u32 = 14;
 const CHUNK: usize = 1 << CHUNK_BITS;
-/// Pages below this are in a flat directory (64 TiB of 4 KiB blocks).
+/// Nodes below this are in a flat directory (64 TiB of 4 KiB blocks).
 const FLAT: u64 = 1 << 24;
 const NONE: u32 = u32::MAX;
 
@@ -117,55 +123,75 @@ impl Pages {
 /// Which pages a volume has.
 #[derive(Default)]
 pub struct Directory {
+    /// The place of each node in `nodes`.
     flat: Vec<u32>,
     far: HashMap<u64, u32>,
+    /// The ids of the pages of each node.
+    nodes: Vec<[u32; NODE]>,
 }
 
 impl Directory {
-    /// The page's id, if it was ever written.
     #[inline]
-    pub fn find(&self, page: u64) -> Option<u32> {
-        if page < FLAT {
-            self.flat
-                .get(page as usize)
-                .copied()
-                .filter(|&id| id != NONE)
+    fn node(&self, node: u64) -> Option<usize> {
+        let found = if node < FLAT {
+            self.flat.get(node as usize).copied()
         } else {
-            self.far.get(&page).copied()
-        }
+            self.far.get(&node).copied()
+        };
+        found
+            .filter(|&place| place != NONE)
+            .map(|place| place as usize)
     }
 
     /// The page's id; the page is allocated if necessary.
     #[inline]
     pub fn find_or_add(&mut self, page: u64, pages: &mut Pages) -> u32 {
-        match self.find(page) {
-            Some(id) => id,
-            None => self.add(page, pages),
+        let node = match self.node(page >> NODE_BITS) {
+            Some(node) => node,
+            None => self.add(page >> NODE_BITS),
+        };
+        let id = &mut self.nodes[node][page as usize & (NODE - 1)];
+        if *id == NONE {
+            *id = pages.add();
         }
+        *id
     }
 
     #[cold]
-    fn add(&mut self, page: u64, pages: &mut Pages) -> u32 {
-        let id = pages.add();
-        if page >= FLAT {
-            self.far.insert(page, id);
-            return id;
+    fn add(&mut self, node: u64) -> usize {
+        let place = self.nodes.len();
+        self.nodes.push([NONE; NODE]);
+        let place_u32 = u32::try_from(place).expect("fewer nodes than pages");
+        if node >= FLAT {
+            self.far.insert(node, place_u32);
+            return place;
         }
-        if self.flat.len() <= page as usize {
-            self.flat.resize(page as usize + 1, NONE);
+        if self.flat.len() <= node as usize {
+            self.flat.resize(node as usize + 1, NONE);
         }
-        self.flat[page as usize] = id;
-        id
+        self.flat[node as usize] = place_u32;
+        place
     }
 
     /// The allocated pages from `first` to `last`, with their ids.
     pub fn among(&self, first: u64, last: u64) -> Vec<(u64, u32)> {
-        let end = (self.flat.len() as u64).min(last.saturating_add(1));
-        let near = (first..end).filter_map(|page| self.find(page).map(|id| (page, id)));
+        let (from, to) = (first >> NODE_BITS, last >> NODE_BITS);
+        let end = (self.flat.len() as u64).min(to + 1);
+        let near = (from..end).filter_map(|node| self.node(node).map(|place| (node, place)));
         let far = self
             .far
             .iter()
-            .filter(|(page, _)| (first..=last).contains(page));
-        near.chain(far.map(|(&page, &id)| (page, id))).collect()
+            .map(|(&node, &place)| (node, place as usize));
+        near.chain(far.filter(|(node, _)| (from..=to).contains(node)))
+            .flat_map(|(node, place)| {
+                let ids = self.nodes[place].iter().enumerate();
+                ids.map(move |(index, &id)| ((node << NODE_BITS) + index as u64, id))
+            })
+            .filter(|&(page, id)| id != NONE && (first..=last).contains(&page))
+            .collect()
+    }
+
+    pub fn memory(&self) -> usize {
+        self.flat.capacity() * size_of::<u32>() + self.nodes.capacity() * size_of::<[u32; NODE]>()
     }
 }

@@ -158,6 +158,43 @@ fn memory_is_for_what_was_written() {
 }
 
 #[test]
+fn scattered_blocks_need_little_memory() {
+    let mut replayer = Replayer::new(12, &[Cuts::Every(10)], 0, 1, 1);
+    // Far apart, over 16 TiB.
+    let blocks = 40_000;
+    let apart = (16 << 40) / BLOCK / blocks;
+    let records: Vec<Record> = (0..blocks)
+        .map(|index| (index, 0, WRITE, index * apart, 1))
+        .collect();
+    feed(&mut replayer, &records).unwrap();
+    // For each 256 bytes; the flat directory, which doubles, and a chunk that is not full.
+    let most = blocks as usize * 256 * 2 + (32 << 20) + (2 << 20);
+    assert!(replayer.memory() <= most, "{}", replayer.memory());
+    // A trim of everything finds them all.
+    feed(&mut replayer, &[(blocks, 0, TRIM, 0, (16 << 40) / BLOCK)]).unwrap();
+    let (_, volumes) = replayer.finish();
+    assert_eq!((volumes[0].unique, volumes[0].live), (blocks, -blocks));
+}
+
+#[test]
+fn the_busiest_second_begins_at_any_instant() {
+    let mut replayer = Replayer::new(12, &[], 0, 1, 1);
+    let ms = 1_000_000;
+    let records = [
+        (0, 0, WRITE, 0, 1),
+        // Two blocks on each side of the full second, and one at the end of the window.
+        (900 * ms, 0, WRITE, 0, 2),
+        (1100 * ms, 0, WRITE, 0, 2),
+        (1100 * ms, 0, 1, 0, 9),
+        (1899 * ms, 0, WRITE, 0, 1),
+    ];
+    feed(&mut replayer, &records).unwrap();
+    assert_eq!(replayer.totals.as_ref().unwrap().busiest.peak, 5 * BLOCK);
+    feed(&mut replayer, &[(2000 * ms, 0, WRITE, 0, 9)]).unwrap();
+    assert_eq!(replayer.totals.unwrap().busiest.peak, 12 * BLOCK);
+}
+
+#[test]
 fn faults_are_told() {
     let fault = |records: &[Record]| feed(&mut Replayer::new(12, &[], 0, 1, 1), records);
     assert_eq!(

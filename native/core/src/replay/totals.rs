@@ -1,7 +1,39 @@
 //! Totals of a trace, independent of blocks: counts, bytes over time, ends of volumes.
 
+use std::collections::VecDeque;
+
 use super::clock::{Clock, Cuts};
 use super::{Columns, TRIM, WRITE};
+
+const SECOND_NS: i64 = 1_000_000_000;
+
+/// The most bytes written within any second, whatever the instant at which it begins.
+#[derive(Default)]
+pub struct Busiest {
+    recent: VecDeque<(i64, i64)>,
+    bytes: i64,
+    pub peak: i64,
+}
+
+impl Busiest {
+    #[inline]
+    pub fn add(&mut self, time_ns: i64, bytes: i64) {
+        while let Some(&(then_ns, before)) = self.recent.front() {
+            if time_ns - then_ns < SECOND_NS {
+                break;
+            }
+            self.bytes -= before;
+            self.recent.pop_front();
+        }
+        // Writes of one instant are one entry: what is kept is bounded by the trace's resolution.
+        match self.recent.back_mut() {
+            Some((then_ns, sum)) if *then_ns == time_ns => *sum += bytes,
+            _ => self.recent.push_back((time_ns, bytes)),
+        }
+        self.bytes += bytes;
+        self.peak = self.peak.max(self.bytes);
+    }
+}
 
 /// Bins of the series of bytes written; beyond this number, pairs of bins are merged.
 const BINS_MAX: usize = 4 << 20;
@@ -18,6 +50,7 @@ pub struct Totals {
     pub ends: Vec<i64>,
     pub bin_ns: i64,
     pub bins: Vec<i64>,
+    pub busiest: Busiest,
     /// For each grid, intervals with writes and the bytes written in them.
     pub grids: Vec<Vec<(i64, i64)>>,
     marks: Vec<u64>,
@@ -37,6 +70,7 @@ impl Totals {
             ends: Vec::new(),
             bin_ns: 1_000_000_000,
             bins: Vec::new(),
+            busiest: Busiest::default(),
             grids: vec![Vec::new(); count],
             marks: vec![0; count],
         }
@@ -76,6 +110,7 @@ impl Totals {
                 _ => continue,
             }
             self.bytes_written += columns.length[index] as u64;
+            self.busiest.add(time_ns, columns.length[index]);
             if time_ns >= bin_end_ns {
                 self.add(bin, in_bin);
                 in_bin = 0;

@@ -1,0 +1,47 @@
+"""Waits for a program that applies a stream and that a killed mirrord process left running."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+
+from mirrord.core.errors import Busy
+from mirrord.drivers.btrfs.layout import Layout
+from mirrord.system import clock
+
+_WAIT_S = 20.0
+_POLL_S = 0.02
+
+
+def receive_lock(place: Layout, where: str) -> int:
+    """A locked descriptor, which the program inherits and so keeps locked until it exits.
+
+    A program whose parent was killed may still write to what a new one creates under the
+    same name; `Busy` when it does not exit in time.
+    """
+    descriptor = os.open(place.staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    until_s = clock.monotonic_s() + _WAIT_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except OSError as error:
+            if error.errno != errno.EWOULDBLOCK or clock.monotonic_s() > until_s:
+                os.close(descriptor)
+                if error.errno != errno.EWOULDBLOCK:
+                    raise
+                raise Busy(
+                    "the program that applies an earlier transfer is still running",
+                    where=where,
+                    why="its mirrord process was killed, and the disk is slow or hangs",
+                    hint="Run the same command again when it has ended ('pgrep -af receive').",
+                ) from None
+            clock.sleep_s(_POLL_S)
+
+
+def wait_until_idle(place: Layout) -> None:
+    """Wait until no program applies a stream, for as long as `receive_lock` does."""
+    with contextlib.suppress(Busy, FileNotFoundError):
+        os.close(receive_lock(place, ""))

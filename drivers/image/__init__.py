@@ -1,0 +1,1 @@
+"""Images: a regular file, a zvol or another block device, mirrored live."""

@@ -1,0 +1,373 @@
+"""The image driver: an image that is mirrored live. Implements drivers/live.py."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from mirrord.core.errors import MIRROR, NotFound, Refused, UsageError
+from mirrord.core.live import ImageFacts, LiveSetup, LiveStatus, Mode
+from mirrord.core.model import Role, Snapshot, VolumeFacts
+from mirrord.core.relationship import Relationship
+from mirrord.drivers.contract import Capability, Driver
+from mirrord.drivers.image import place
+from mirrord.drivers.image.process import LiveProcess, at_path, check_address, refusal
+from mirrord.drivers.live import AWAIT_S_MAX, Live, without_snapshots
+from mirrord.drivers.refusals import (
+    image_in_use,
+    image_not_empty,
+    images_differ_in_size,
+    other_mirror,
+)
+from mirrord.system import command, files, locks, native, paths
+
+_LABEL = "IMAGE:LIVE"
+_CREATE_S = 60.0
+_FILES = ("end.json", "tracking", "side", "redo")
+#: For TLS on the link: by the key of the program's configuration.
+_TLS_KEYS = {
+    "tls-certificate": "certificate.pem",
+    "tls-key": "key.pem",
+    "tls-peer": "peer.pem",
+}
+_TLS = tuple(_TLS_KEYS.values())
+#: A verb of another process at the same end is over soon.
+_LOCK_WAIT_S = 20.0
+
+
+class _End(NamedTuple):
+    """What is recorded of an end, in `end.json`. link to allowed: see `Live.live_start` and
+    `Live.live_serve`. window: see `Live.live_window`. encrypted: the files in `_TLS` are there.
+    """
+
+    mirror_id: str
+    name: str
+    site: str
+    volume: str
+    link: str = ""
+    peer: str = ""
+    served: tuple[str, ...] = ()
+    allowed: tuple[str, ...] = ()
+    encrypted: bool = False
+    window: str = ""
+
+
+@without_snapshots
+class ImageDriver(Driver, Live):
+    """The image at `location`, an absolute path."""
+
+    kind = "image"
+    capabilities = Capability.NONE
+
+    def __init__(self, location: str) -> None:
+        super().__init__(location)
+        self._store = place.store_of(location)
+        self._process = LiveProcess(self._store, str(self))
+
+    @classmethod
+    def at(cls, location: str) -> Self:
+        """The driver of an image. (A type checker takes the class for abstract, because it does not
+        see the methods that the decorator adds.)
+        """
+        return cls(location)
+
+    # What every volume has
+
+    def facts(self) -> VolumeFacts:
+        """See `Volume.facts`."""
+        end = self._end()
+        role = None
+        if end is not None:
+            role = Role.MIRROR if self._process.status().role == "secondary" else Role.LIVE
+        return place.volume_facts(self.kind, self.location, end.mirror_id if end else "", role)
+
+    @contextmanager
+    def _exclusive(self, purpose: str) -> Iterator[bool]:
+        if not self._store.is_dir():
+            yield False
+            return
+
+        def take() -> AbstractContextManager[None]:
+            return locks.exclusive(self._store / "lock", purpose, what=str(self))
+
+        with locks.waited_for(take, _LOCK_WAIT_S):
+            yield True
+
+    def snapshots(self) -> list[Snapshot]:
+        """An image has none."""
+        return []
+
+    def relationships(self) -> dict[str, Relationship | None]:
+        """Roles and epoch are in the tracking file."""
+        return {}
+
+    # Live
+
+    def image_facts(self) -> ImageFacts:
+        """See `Live.image_facts`."""
+        found = place.image_facts(self.location)
+        if found.size_bytes is None or found.in_use or self._process.is_running():
+            return found
+        words = [native.live_program(), "check", "--image", self.location]
+        done = command.run(words, timeout_s=_CREATE_S)
+        return found._replace(in_use=done.errors.strip().removeprefix("error: "))
+
+    def live_create(self, setup: LiveSetup) -> None:
+        """See `Live.live_create`. `end.json` is written last."""
+        known = self._end()
+        if known is not None:
+            if known.mirror_id != setup.mirror_id:
+                raise other_mirror(str(self), known.mirror_id)
+            if known.volume == setup.volume:
+                return
+        self._check_image(setup)
+        files.make_directory(f"{_LABEL}:FOLDER", self._store, mode=0o700)
+        with self.lock(f"mirrord {setup.name}"):
+            self._process.stop()
+            for name in _FILES:
+                files.remove_file(f"{_LABEL}:CLEAR", self._store / name)
+            # A btrfs file with checksums has no space of its own. A host without btrfs may be one
+            # without chattr, too.
+            with suppress(OSError):
+                command.run(["chattr", "+C", str(self._store)], timeout_s=_CREATE_S)
+            role = "primary" if setup.primary else "secondary"
+            words = ["create", "--image", self.location, "--state", str(self._store)]
+            words += ["--role", role, "--volume", setup.volume]
+            done = command.run([native.live_program(), *words], timeout_s=_CREATE_S)
+            if done.status != 0:
+                raise refusal(done.errors, self.location)
+            files.sync_directory(self._store)
+            texts = (setup.certificate, setup.key, setup.trusted) if setup.certificate else ()
+            for file, text in zip(_TLS, texts, strict=False):
+                files.write_atomic(f"{_LABEL}:TLS", self._store / file, text.encode(), mode=0o600)
+            end = _End(setup.mirror_id, setup.name, setup.site, setup.volume)
+            self._record(end._replace(encrypted=bool(setup.certificate)))
+
+    def _check_image(self, setup: LiveSetup) -> None:
+        found = self.image_facts()
+        if found.size_bytes is None and not setup.primary and not self._is_device():
+            path = Path(self.location)
+            if not path.parent.is_dir():
+                raise NotFound(
+                    "the folder of the image does not exist",
+                    where=str(self),
+                    hint=f"Create {path.parent} on that host, or mount its file system.",
+                )
+            files.make_sparse(f"{_LABEL}:IMAGE", path, setup.size_bytes)
+            return
+        if found.size_bytes is None:
+            raise NotFound(
+                "the image does not exist",
+                where=str(self),
+                hint="Give the path of an existing file or block device.",
+            )
+        if found.in_use:
+            raise image_in_use(str(self), found.in_use)
+        if found.size_bytes != setup.size_bytes:
+            raise images_differ_in_size(str(self), found.size_bytes, setup.size_bytes)
+        # Also where records of this mirror are left: after a break it is the only copy of its data.
+        if not setup.primary and not found.blank:
+            raise image_not_empty(str(self))
+
+    def _is_device(self) -> bool:
+        return self.location.startswith("/dev/")
+
+    def live_start(self, link: str, peer: str) -> LiveStatus:
+        """See `Live.live_start`."""
+        for address in (link, peer):
+            check_address(address)
+        end = self._demand_end()
+        with self.lock(f"mirrord {end.name}"):
+            wanted = end._replace(peer=peer or end.peer)
+            if link and (link.rpartition(":")[0] or link) != end.link.rpartition(":")[0]:
+                wanted = wanted._replace(link=self._process.address(link))
+            if not self._process.is_running():
+                self._record(wanted)
+                self._process.start(f"{end.name}-{end.site}", self._lines(wanted))
+            elif wanted != end:
+                wanted = wanted._replace(link=end.link or wanted.link)  # the present listener stays
+                self._record(wanted)
+                self._process.write_config(self._lines(wanted))
+                self._process.ask(f"peer {wanted.peer}")
+        return self.live_status()
+
+    def _lines(self, end: _End) -> list[str]:
+        return [
+            f"image {self.location}",
+            f"state {self._store}",
+            "control control",
+            f"link {end.link}",
+            *([f"peer {end.peer}"] if end.peer else []),
+            *([f"semi-window {end.window}"] if end.window else []),
+            *(f"nbd {address}" for address in end.served),
+            *(f"nbd-allow {network}" for network in end.allowed),
+            *(f"{key} {file}" for key, file in _TLS_KEYS.items() if end.encrypted),
+        ]
+
+    def live_status(self) -> LiveStatus:
+        """See `Live.live_status`."""
+        end = self._end()
+        if end is None:
+            return LiveStatus()
+        return self._process.status()._replace(
+            mirror_id=end.mirror_id, volume=end.volume, link=end.link, served=end.served
+        )
+
+    def live_serve(self, address: str, allowed: tuple[str, ...] = ()) -> str:
+        """See `Live.live_serve`."""
+        check_address(address)
+        for network in allowed:
+            check_address(network)
+        end = self._demand_end()
+        with self.lock(f"mirrord {end.name}"):
+            end = self._demand_end()
+            where = address or f"unix:{paths.standard().run / end.name}.nbd"
+            added = tuple(network for network in allowed if network not in end.allowed)
+            for network in added:
+                self._process.ask(f"allow {network}")
+            end = end._replace(allowed=(*end.allowed, *added))
+            if where in end.served:
+                self._keep_served(end, end.served)
+                return where
+            path = at_path(where)
+            if not address:
+                paths.standard().make()
+            if path is not None and path.exists() and not path.is_socket():
+                raise Refused(
+                    "this is not a socket", where=str(path), hint="Give the path of a new one."
+                )
+            if path is not None and not path.parent.is_dir():
+                raise NotFound("the folder of the socket does not exist", where=str(path.parent))
+            self._process.ask(f"serve {where}")
+            self._keep_served(end, (*end.served, where))
+        return where
+
+    def live_unserve(self) -> bool:
+        """See `Live.live_unserve`."""
+        end = self._demand_end()
+        with self.lock(f"mirrord {end.name}"):
+            if self._process.is_running():
+                self._process.ask("unserve")
+            for address in end.served:
+                path = at_path(address)
+                if path is not None:
+                    path.unlink(missing_ok=True)
+            self._keep_served(end._replace(allowed=()), ())
+        return bool(end.served)
+
+    def _keep_served(self, end: _End, served: tuple[str, ...]) -> None:
+        end = end._replace(served=served)
+        self._record(end)
+        self._process.write_config(self._lines(end))
+
+    def live_mode(self, mode: Mode) -> None:
+        """See `Live.live_mode`."""
+        self._tell(f"mode {mode.value}")
+
+    def live_window(self, window: str) -> None:
+        """See `Live.live_window`."""
+        if not re.fullmatch(r"[0-9]+|[0-9.e+-]+s", window):
+            raise UsageError(f"'{window}' is not a window of semi-sync")
+        end = self._demand_end()
+        with self.lock(f"mirrord {end.name}"):
+            end = self._demand_end()._replace(window=window)
+            self._record(end)
+            self._process.write_config(self._lines(end))
+            if self._process.is_running() and self._process.status().is_primary:
+                self._process.ask(f"window {window}")
+
+    def live_answer_within(self, within_us: int, lag_bytes: int | None) -> None:
+        """See `Live.live_answer_within`."""
+        lag = "" if lag_bytes is None else f" {lag_bytes:d}"
+        self._tell(f"answer-within {within_us:d}{lag}")
+
+    def live_await_full(self, patience_s: float) -> bool:
+        """See `Live.live_await_full`."""
+        self._demand_end()
+        return self._process.await_full(min(max(0.0, patience_s), AWAIT_S_MAX))
+
+    def live_resync(self) -> None:
+        """See `Live.live_resync`."""
+        self._tell("resync")
+
+    def live_copy_rate(self, bytes_s: int) -> None:
+        """See `Live.live_copy_rate`."""
+        self._tell(f"copy-rate {bytes_s:d}")
+
+    def live_verify(self, bytes_s: int) -> None:
+        """See `Live.live_verify`."""
+        self._tell(f"verify {bytes_s:d}")
+
+    def live_repair(self) -> None:
+        """See `Live.live_repair`."""
+        self._tell("verify-resync")
+
+    def live_break(self) -> None:
+        """See `Live.live_break`."""
+        self._tell("break")
+
+    def live_rejoin(self) -> None:
+        """See `Live.live_rejoin`."""
+        self._tell("rejoin")
+
+    def live_reclaim(self) -> None:
+        """See `Live.live_reclaim`."""
+        self._tell("reclaim")
+
+    def _tell(self, line: str) -> None:
+        end = self._demand_end()
+        with self.lock(f"mirrord {end.name}"):
+            self._process.ask(line)
+
+    def live_remove(self) -> None:
+        """See `Live.live_remove`."""
+        end = self._end()
+        if end is None and not self._store.is_dir():
+            return
+        with self.lock("mirrord"):
+            self._process.remove(f"{end.name}-{end.site}" if end else "")
+            for address in end.served if end else ():
+                path = at_path(address)
+                if path is not None:
+                    path.unlink(missing_ok=True)
+            for name in (*_FILES, *_TLS, "config", "control", "log", "lock"):
+                files.remove_file(f"{_LABEL}:REMOVE", self._store / name)
+        for folder in (self._store, self._store.parent, self._store.parent.parent):
+            if folder.name in ("live", ".mirrord") or folder.parent.name == ".mirrord":
+                _remove_empty(folder)
+
+    # Records
+
+    def _end(self) -> _End | None:
+        try:
+            text = (self._store / "end.json").read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        found = json.loads(text)
+        lists = {key: tuple(found[key]) for key in ("served", "allowed")}
+        return _End(**{**found, **lists})
+
+    def _demand_end(self) -> _End:
+        end = self._end()
+        if end is None:
+            raise Refused(
+                "this image is not mirrored yet",
+                where=str(self),
+                hint=f"Run 'mirrord initialize {MIRROR}' first.",
+            )
+        return end
+
+    def _record(self, end: _End) -> None:
+        data = json.dumps(end._asdict()).encode()
+        files.write_atomic(f"{_LABEL}:RECORD", self._store / "end.json", data, mode=0o600)
+
+
+def _remove_empty(folder: Path) -> None:
+    try:
+        files.remove_directory(f"{_LABEL}:REMOVE", folder)
+    except OSError:
+        return  # others have records there

@@ -1,0 +1,275 @@
+"""The process `mirrord-live` of one end: as a systemd unit where systemd runs, otherwise as a
+process in a session of its own, which goes on when who started it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import struct
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+from mirrord.core.errors import (
+    MIRROR,
+    Busy,
+    Damaged,
+    IoFailed,
+    MirrordError,
+    NoSpace,
+    Refused,
+    Unreachable,
+)
+from mirrord.core.live import LiveStatus, VerifyStatus
+from mirrord.system import clock, command, files, native, paths, sockets
+
+_LABEL = "IMAGE:PROCESS"
+_ADDRESS = re.compile(r"([A-Za-z0-9._-]+|[0-9A-Fa-f:.]+|\[[0-9A-Fa-f:.%]+\])([:/][0-9]{1,5})?")
+_ANSWER_S = 5.0
+#: A break drains and syncs first.
+_SLOW_ANSWER_S = 60.0
+_START_S = 15.0
+_STOP_S = 10.0
+_POLL_S = 0.02
+_LOG_BYTES_MAX = 1 << 20
+_SYSTEMD = Path("/run/systemd/system")
+#: Where packaging/mirrord-live@.service finds the records, as root has them.
+_UNITS_STATE = Path("/var/lib/mirrord")
+
+
+class LiveProcess:
+    """The process whose records are in `store`. where: its volume, for messages."""
+
+    def __init__(self, store: Path, where: str) -> None:
+        self._store, self._where = store, where
+
+    # Control
+
+    def ask(self, line: str, patience_s: float | None = None) -> Any:
+        """Send a command; its answer. Raises what the process refuses, or `Unreachable`."""
+        if patience_s is None:
+            patience_s = _ANSWER_S if line == "status" else _SLOW_ANSWER_S
+        try:
+            with closing(sockets.connected(self._store / "control", timeout_s=patience_s)) as made:
+                made.sendall(line.encode() + b"\n")
+                with made.makefile("rb") as answers:
+                    answer = json.loads(answers.readline() or b"null")
+        except (OSError, ValueError) as error:
+            raise Unreachable(
+                "mirrord-live is not running" if self._is_absent(error) else "no answer",
+                where=self._where,
+                why="" if self._is_absent(error) else f"mirrord-live: {error}",
+                hint=f"'mirrord status {MIRROR}' shows why; {self._store}/log has its messages.",
+            ) from error
+        if isinstance(answer, dict) and answer.get("ok") is False:
+            raise refusal(str(answer.get("error")), self._where)
+        return answer
+
+    @staticmethod
+    def _is_absent(error: Exception) -> bool:
+        return isinstance(error, FileNotFoundError | ConnectionRefusedError | NotADirectoryError)
+
+    def status(self) -> LiveStatus:
+        """What the process reports; not running, with the reason, when it does not answer."""
+        try:
+            answer = self.ask("status")
+        except Unreachable as error:
+            last = self._last_line()
+            return LiveStatus(problem=f"{error.what}{f': {last}' if last else ''}")
+        known = {key: value for key, value in answer.items() if key in LiveStatus._fields}
+        if "verify" in known:
+            found = {key: known["verify"][key] for key in VerifyStatus._fields}
+            ranges = tuple(map(tuple, found["differing"]))
+            known["verify"] = VerifyStatus(**{**found, "differing": ranges})
+        lists = {key: tuple(value) for key, value in known.items() if isinstance(value, list)}
+        return LiveStatus(**{**known, **lists, "running": True})
+
+    def await_full(self, patience_s: float) -> bool:
+        """See `Live.live_await_full`."""
+        found = self.ask(f"await-full {patience_s * 1000:.0f}", patience_s + _ANSWER_S)
+        return bool(found and found.get("full"))
+
+    def is_running(self) -> bool:
+        """Whether the process exists, even if it does not answer now."""
+        return self._pid() is not None
+
+    def _pid(self) -> int | None:
+        """The process that listens at the control socket."""
+        try:
+            with closing(sockets.connected(self._store / "control", timeout_s=1.0)) as made:
+                size = struct.calcsize("3i")
+                found = made.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+        except OSError:
+            return None
+        return int(struct.unpack("3i", found)[0])
+
+    # Start and end
+
+    def address(self, link: str) -> str:
+        """ADDRESS:PORT for an ADDRESS or ADDRESS:PORT: without a port, one that is free now."""
+        host, colon, port = link.rpartition(":")
+        if colon and port.isdigit() and not host.endswith(":"):
+            return link
+        plain = link.strip("[]")
+        family = socket.AF_INET6 if ":" in plain else socket.AF_INET
+        with closing(socket.socket(family)) as made:
+            try:
+                made.bind((plain, 0))
+            except OSError as error:
+                raise Refused(
+                    "the replica link cannot listen at this address",
+                    where=f"{self._where}, {link}",
+                    why=error.strerror or str(error),
+                    hint="Set 'link_address' of that site in the definition (docs/live-modes.md).",
+                ) from None
+            number = made.getsockname()[1]
+        return f"[{plain}]:{number}" if ":" in plain else f"{plain}:{number}"
+
+    def write_config(self, lines: list[str]) -> None:
+        """Write what the process is started with."""
+        text = "".join(f"{line}\n" for line in lines)
+        files.write_atomic(f"{_LABEL}:CONFIG", self._store / "config", text.encode(), mode=0o600)
+
+    def start(self, name: str, lines: list[str]) -> None:
+        """Start it; returns when it answers. name: of its unit."""
+        self.write_config(lines)
+        log = self._store / "log"
+        with suppress(FileNotFoundError):
+            if log.stat().st_size > _LOG_BYTES_MAX:
+                log.unlink()
+        began = log.stat().st_size if log.exists() else 0
+        if has_systemd():
+            self._start_unit(name)
+        else:
+            self._start_child(log)
+        until_s = clock.monotonic_s() + _START_S
+        while not self.is_running():
+            with suppress(FileNotFoundError):
+                said = log.read_bytes()[began:].decode(errors="replace")
+                if "error: " in said:
+                    raise refusal(said, self._where)
+            if clock.monotonic_s() > until_s:
+                why = "it did not answer in time"
+                raise IoFailed("mirrord-live did not start", where=self._where, why=why)
+            clock.sleep_s(_POLL_S)
+
+    def _start_child(self, log: Path) -> None:
+        words = [native.live_program(), "run", "--config", "config"]
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            # `setsid --fork`: it belongs to nobody, so nobody has to wait for its end.
+            started = command.start(
+                ["setsid", "--fork", *words],
+                stdin=command.NO_INPUT,
+                stdout=descriptor,
+                stderr=descriptor,
+                folder=self._store,
+            )
+        finally:
+            os.close(descriptor)
+        started.wait()
+
+    def _start_unit(self, name: str) -> None:
+        link = paths.standard().state / "live" / "units" / name
+        files.make_directory(f"{_LABEL}:UNITS", link.parent, mode=0o700)
+        files.switch_link(f"{_LABEL}:UNIT", str(self._store), link)
+        _systemctl("enable", name)
+        _systemctl("restart", name)
+
+    def stop(self) -> None:
+        """End it, if it runs; at once when it does not answer."""
+        pid = self._pid()
+        if pid is None:
+            return
+        watched = os.pidfd_open(pid)
+        try:
+            with suppress(MirrordError):
+                self.ask("stop")
+            until_s = clock.monotonic_s() + _STOP_S
+            while self._pid() == pid:
+                if clock.monotonic_s() > until_s:
+                    signal.pidfd_send_signal(watched, signal.SIGKILL)
+                    until_s += _STOP_S
+                clock.sleep_s(_POLL_S)
+        except ProcessLookupError:
+            return
+        finally:
+            os.close(watched)
+
+    def remove(self, name: str) -> None:
+        """End it for good. name: of its unit, "" when that is not known."""
+        if name and has_systemd():
+            _systemctl("disable", name)
+            _systemctl("stop", name)
+            files.remove_file(f"{_LABEL}:UNIT", paths.standard().state / "live" / "units" / name)
+        self.stop()
+
+    def _last_line(self) -> str:
+        try:
+            lines = (self._store / "log").read_bytes()[-4096:].decode(errors="replace").splitlines()
+        except OSError:
+            return ""
+        errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        return errors[-1] if errors else ""
+
+
+def has_systemd() -> bool:
+    """Whether systemd manages this system, and its units are for these records: they are named
+    after mirrors in the folder of root, not below a `MIRRORD_HOME`.
+    """
+    return _SYSTEMD.is_dir() and paths.standard().state == _UNITS_STATE
+
+
+def _systemctl(verb: str, name: str) -> None:
+    unit = f"mirrord-live@{name}.service"
+    done = command.run(["systemctl", verb, unit], timeout_s=_START_S)
+    if done.status != 0:
+        raise IoFailed(
+            f"'systemctl {verb} {unit}' failed",
+            why=done.errors.strip().splitlines()[-1] if done.errors.strip() else "",
+            hint="Install packaging/mirrord-live@.service (docs/live-modes.md), and see "
+            f"'systemctl status {unit}'.",
+        )
+
+
+def at_path(address: str) -> Path | None:
+    """The path of a unix socket's address; None for another one."""
+    return Path(address.removeprefix("unix:")) if address.startswith("unix:") else None
+
+
+def check_address(address: str) -> None:
+    """`Refused` when it cannot be a line of the configuration; "" is none."""
+    fits = not address or address.startswith("unix:/") or _ADDRESS.fullmatch(address)
+    if not fits or not address.isprintable():
+        raise Refused("invalid address", where=repr(address)[:200])
+
+
+def refusal(said: str, where: str) -> MirrordError:
+    """What the program said, as an error."""
+    lines = [line for line in said.splitlines() if line.strip()]
+    errors = [line.partition("error: ")[2] for line in lines if "error: " in line]
+    text = (errors or lines or ["it gave no reason"])[-1]
+    if "Address already in use" in text or "Address in use" in text:
+        return Refused(
+            "the address is in use by another program",
+            where=where,
+            why=text,
+            hint="Give another port or path, or end that program.",
+        )
+    if "in use by" in text or "mounted;" in text or "another program has" in text:
+        return Busy("the image is in use", where=where, why=text)
+    if "other hosts can connect" in text:
+        return Refused(
+            "clients on other hosts could connect to this address",
+            where=where,
+            hint="Say which may: --allow ADDRESS or --allow ADDRESS/BITS.",
+        )
+    if "No space left" in text:
+        return NoSpace("no space is left", where=where, why=text)
+    if "restore its size" in text or "checksum" in text:
+        return Damaged("the image cannot be mirrored", where=where, why=text)
+    return Refused("mirrord-live refused this", where=where, why=text)

@@ -1,0 +1,387 @@
+"""Trees of digests of snapshots, in files beside the volume.
+
+A tree is written to a temporary file and renamed when it is complete; each has a digest of itself.
+While one is computed its lock file is locked: the snapshot is not deleted meanwhile.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from mirrord.core.errors import Busy, Damaged, IoFailed, MirrordError, NoSpace, NotFound
+from mirrord.core.verification import (
+    BLOCKS_MAX,
+    NODES_MAX,
+    STEP_S_MAX,
+    VerifyMode,
+    VerifyNode,
+    VerifyProgress,
+    VerifyRequest,
+)
+from mirrord.drivers.pins import VERIFYING, Pins
+from mirrord.drivers.verification import Verification, repair_unsupported
+from mirrord.system import files, steps
+from mirrord.system.native import SnapshotTree, tree_blocks, tree_children, tree_root
+
+NAME = "verify"
+_LOCK, _PART, _TREE, _SAMPLE = ".lock", ".part", ".tree", ".sample"
+#: The newest trees that are kept for each volume, beside those that mirrors need.
+_KEPT = 4
+
+
+class Changed(NamedTuple):
+    """What changed since a base. paths: of everything. ranges: where data changed, (offset, length)
+    by the number of the inode; of everything else nothing, ().
+    """
+
+    paths: list[bytes]
+    ranges: Mapping[int, Sequence[tuple[int, int]]]
+
+
+class Tree(Protocol):
+    """Computes a tree in steps, and writes it to a file."""
+
+    @property
+    def root(self) -> tuple[bytes, bool] | None:
+        """The root's node, and whether anything is unreadable; None until it is done."""
+
+    @property
+    def counts(self) -> tuple[int, int, int, int, int]:
+        """Files, blocks, blocks read, bytes read, unreadable."""
+
+    def step(self, seconds: float) -> bool:
+        """Work for about that long; whether it is done."""
+
+
+class Subject(NamedTuple):
+    """A snapshot to be read. changed: what changed since the request's base; None when that is not
+    known, `OSError` when it cannot be found out. tree: of what is no folder: makes its tree, which
+    is written to the given file; changes are not known then. parts: how many snapshots one of the
+    volume consists of. close: called when the tree is done, or given up.
+    """
+
+    guid: str
+    path: str
+    changed: Callable[[], Changed | None] = lambda: None
+    tree: Callable[[str], Tree] | None = None
+    parts: int = 1
+    close: Callable[[], None] = lambda: None
+
+
+class _Run(NamedTuple):
+    request: VerifyRequest
+    tree: Tree
+    mode: VerifyMode
+    why: str
+    lock: int
+    subject: Subject
+
+
+class TreeStore:
+    """The trees of one volume. where: the volume, for messages. pinned: the snapshots that mirrors
+    have pinned, whose trees their next updates are verified with.
+    """
+
+    def __init__(
+        self, folder: Path, where: str, pinned: Callable[[], Collection[str]] = tuple
+    ) -> None:
+        self._folder = folder
+        self._where = where
+        self._pinned = pinned
+        self._run: _Run | None = None
+
+    def _file(self, guid: str, suffix: str) -> Path:
+        return self._folder / (hashlib.sha256(guid.encode()).hexdigest()[:32] + suffix)
+
+    def _tree(self, request: VerifyRequest) -> Path:
+        sampled = request.mode is VerifyMode.SAMPLE
+        return self._file(request.guid, _SAMPLE if sampled else _TREE)
+
+    def runs(self, request: VerifyRequest) -> bool:
+        """Whether the tree has been begun, and is not done."""
+        return self._run is not None and self._run.request == request
+
+    def step(
+        self, request: VerifyRequest, find: Callable[[], Subject], seconds: float
+    ) -> VerifyProgress:
+        """See `Verification.verify_step`. find: the snapshot, when it is begun."""
+        run, path = self._run, ""
+        try:
+            if run is None or run.request != request:
+                self.end()
+                subject = find()
+                path = subject.path
+                run = self._run = self._begin(request, subject)
+            path = run.subject.path
+            if not run.tree.step(max(0.0, min(seconds, STEP_S_MAX))):
+                return _progress(run)
+            steps.reached("VERIFY:TREE")
+            self._file(request.guid, _PART).rename(self._tree(request))
+            self.end()
+            self._forget_old(_KEPT * run.subject.parts)
+            return _progress(run)
+        except OSError as error:
+            self.end()
+            raise self._failure(error, path) from error
+
+    def end(self) -> None:
+        """See `Verification.verify_end`."""
+        run, self._run = self._run, None
+        if run is not None:
+            with contextlib.suppress(FileNotFoundError):
+                self._file(run.request.guid, _PART).unlink()
+            with contextlib.suppress(FileNotFoundError):
+                self._file(run.request.guid, _LOCK).unlink()
+            run.subject.close()
+            os.close(run.lock)
+
+    def _begin(self, request: VerifyRequest, subject: Subject) -> _Run:
+        lock = -1
+        try:
+            files.make_directory("VERIFY:FOLDER", self._folder, mode=0o700)
+            lock = self._locked(request.guid)
+            base, why = self._base(request, subject)
+            mode = request.mode
+            if mode is VerifyMode.CHANGED and base is None:
+                mode = VerifyMode.FULL
+            sample = (request.seed, request.parts) if mode is VerifyMode.SAMPLE else None
+            out = str(self._file(request.guid, _PART))
+            rate = request.rate or None
+            tree: Tree | None
+            if subject.tree is not None:
+                tree = subject.tree(out)
+            else:
+                tree = _opened(subject.path, out, rate, sample, base)
+            if tree is None:
+                mode, why = VerifyMode.FULL, "the digests of the base are damaged"
+                tree = SnapshotTree(subject.path, out, rate=rate)
+            return _Run(request, tree, mode, why, lock, subject)
+        except BaseException:
+            subject.close()
+            if lock >= 0:
+                os.close(lock)
+            raise
+
+    def _locked(self, guid: str) -> int:
+        path = self._file(guid, _LOCK)
+        steps.reached("VERIFY:LOCK")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, guid.encode(), 0)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise Busy(
+                "this snapshot is being verified",
+                where=self._where,
+                hint="Try again when that is done.",
+            ) from None
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _base(
+        self, request: VerifyRequest, subject: Subject
+    ) -> tuple[tuple[str, Changed] | None, str]:
+        """The base's tree with what changed since, or why everything is read."""
+        if request.mode is not VerifyMode.CHANGED:
+            return None, ""
+        if subject.tree is not None:
+            return None, "volumes of this kind are always read completely"
+        tree = self._file(request.base, _TREE)
+        if not request.base or not tree.exists():
+            return None, "there are no digests of an older snapshot"
+        try:
+            changed = subject.changed()
+        except (MirrordError, OSError) as error:
+            return None, f"what changed since the older snapshot is not known ({error})"
+        if changed is None:
+            return None, "the older snapshot no longer exists"
+        return (str(tree), changed), ""
+
+    def _failure(self, error: OSError, path: str) -> MirrordError:
+        if error.errno in (errno.ENOENT, errno.ESTALE):
+            return NotFound(
+                "the snapshot was deleted while it was verified",
+                where=self._where,
+                why=path,
+                hint="Run the same command again.",
+            )
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return NoSpace(
+                "the digests of the snapshot cannot be stored: no space is left",
+                where=str(self._folder),
+                hint="They need 32 bytes for each 128 KiB and about 200 for each file.",
+            )
+        return IoFailed("the snapshot cannot be verified", where=self._where, why=str(error))
+
+    def _forget_old(self, kept: int) -> None:
+        """Delete the oldest trees; one that is needed again is computed again."""
+        trees = [path for path in self._folder.iterdir() if path.suffix in (_TREE, _SAMPLE)]
+        trees.sort(key=lambda path: path.stat().st_mtime_ns)
+        needed = {self._file(guid, _TREE) for guid in self._pinned()}
+        for path in trees[:-kept]:
+            if path not in needed:
+                steps.reached("VERIFY:FORGET")
+                path.unlink()
+
+    def remove(self) -> None:
+        """Delete all trees: the volume is no longer a destination."""
+        self.end()
+        for path in self._folder.iterdir() if self._folder.is_dir() else ():
+            files.remove_file("VERIFY:REMOVE", path)
+
+    def nodes(
+        self, request: VerifyRequest, folder: str, after: str, limit: int
+    ) -> list[VerifyNode]:
+        """See `Verification.verify_nodes`."""
+        path = str(self._complete(request))
+        names = os.fsencode(folder), os.fsencode(after)
+        with self._reading(path):
+            found = tree_children(path, *names, max(1, min(limit, NODES_MAX)))
+        return [VerifyNode(os.fsdecode(one[0]), *one[1:]) for one in found]
+
+    def blocks(self, request: VerifyRequest, path: str, first: int, limit: int) -> bytes:
+        """See `Verification.verify_blocks`."""
+        tree, most = str(self._complete(request)), max(1, min(limit, BLOCKS_MAX))
+        with self._reading(tree):
+            found = tree_blocks(tree, os.fsencode(path), max(0, first), most)
+        if found is None:
+            raise NotFound("no such file in the snapshot", where=self._where, why=path)
+        return found
+
+    def _complete(self, request: VerifyRequest) -> Path:
+        path = self._tree(request)
+        if not path.exists():
+            raise NotFound("there are no digests of this snapshot", where=self._where)
+        return path
+
+    @contextlib.contextmanager
+    def _reading(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            raise Damaged(
+                "the digests of a snapshot are damaged",
+                where=path,
+                why=str(error),
+                hint="They were deleted. Run 'mirrord verify' with --full.",
+            ) from error
+
+
+class StoredTrees(Verification):
+    """The role `Verification` of a volume that has its trees in a `TreeStore`."""
+
+    _tree_store: TreeStore | None = None
+
+    @abc.abstractmethod
+    def _trees_folder(self) -> Path: ...
+
+    def _pinned_guids(self) -> Collection[str]:
+        """The snapshots that mirrors have pinned, where updates are verified."""
+        return ()
+
+    def _trees(self) -> TreeStore:
+        if self._tree_store is None:
+            self._tree_store = TreeStore(self._trees_folder(), str(self), self._pinned_guids)
+        return self._tree_store
+
+    def detach(self) -> None:
+        """See `Volume.detach`."""
+        self.verify_end()
+        super().detach()
+
+    def verify_end(self) -> None:
+        """See `Verification.verify_end`."""
+        if self._tree_store is not None:
+            self._tree_store.end()
+
+    def verify_nodes(
+        self, request: VerifyRequest, folder: str, after: str, limit: int
+    ) -> list[VerifyNode]:
+        """See `Verification.verify_nodes`."""
+        return self._trees().nodes(request, folder, after, limit)
+
+    def verify_blocks(self, request: VerifyRequest, path: str, first: int, limit: int) -> bytes:
+        """See `Verification.verify_blocks`."""
+        return self._trees().blocks(request, path, first, limit)
+
+    # Repair, for the kinds that have none
+
+    def verify_read(self, guid: str, path: str, offset: int, length: int) -> bytes:
+        """See `Verification.verify_read`: only a repair needs it."""
+        raise repair_unsupported(str(self))
+
+    def repair_begin(self, guid: str) -> None:
+        """See `Verification.repair_begin`."""
+        raise repair_unsupported(str(self))
+
+    def repair_write(self, guid: str, path: str, offset: int, data: bytes) -> None:
+        """See `Verification.repair_write`."""
+        raise repair_unsupported(str(self))
+
+    def repair_finish(self, guid: str, root: str) -> None:
+        """See `Verification.repair_finish`."""
+        raise repair_unsupported(str(self))
+
+
+def _opened(
+    path: str,
+    out: str,
+    rate: int | None,
+    sample: tuple[int, int] | None,
+    base: tuple[str, Changed] | None,
+) -> SnapshotTree | None:
+    """None: the base's tree is damaged."""
+    if base is not None:
+        try:
+            tree_root(base[0])
+        except OSError:
+            return None
+    return SnapshotTree(path, out, rate=rate, sample=sample, base=base and (base[0], *base[1]))
+
+
+def _progress(run: _Run) -> VerifyProgress:
+    root = run.tree.root
+    return VerifyProgress(
+        root is not None, run.mode, run.why, *run.tree.counts, root[0].hex() if root else ""
+    )
+
+
+def in_use(folder: Path) -> set[str]:
+    """The snapshots that are being verified."""
+    found: set[str] = set()
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return found
+    for name in names:
+        if not name.endswith(_LOCK):
+            continue
+        with contextlib.suppress(OSError):
+            descriptor = os.open(folder / name, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                found.add(os.pread(descriptor, 4096, 0).decode(errors="replace"))
+            finally:
+                os.close(descriptor)
+    return found
+
+
+def pinned(folder: Path, pins: Pins) -> Pins:
+    """The pins of a volume that has its trees in that folder, with what is being verified."""
+    used = in_use(folder)
+    return {**pins, VERIFYING: tuple(used)} if used else pins

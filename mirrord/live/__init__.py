@@ -1,0 +1,1 @@
+"""Live mirrors: what the verbs do with the processes at both ends, and their supervision."""

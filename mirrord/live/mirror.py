@@ -1,0 +1,309 @@
+"""One live mirror with everything that its verbs need."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mirrord.catalogue.store import Catalogue
+from mirrord.config.definitions import Definitions
+from mirrord.config.hosts import Hosts
+from mirrord.core.errors import LinkLost, MirrordError, Refused, Unreachable
+from mirrord.core.live import COPY_RATE_MIN, LiveReading, LiveStatus, Mode
+from mirrord.core.model import Definition, Endpoint
+from mirrord.core.policies import FIXED
+from mirrord.core.results import Watcher
+from mirrord.core.states import Activity, Already, Refusal, State, Verb, judge
+from mirrord.core.units import WINDOW, window_argument
+from mirrord.drivers.contract import Driver
+from mirrord.drivers.live import Live, live_of
+from mirrord.engine import direction, preempt
+from mirrord.engine.limits import rate_of
+from mirrord.engine.progress import RunFiles
+from mirrord.system import clock, locks
+from mirrord.system.waiting import LOOK_S, Waiting
+
+_POLL_S = 0.1
+#: How long the primary may take to reach the replica.
+_CONNECT_S = 30.0
+_LOOPBACK = "127.0.0.1"
+
+
+class Book(NamedTuple):
+    """Where a mirror is recorded on this host. zone: of its rates."""
+
+    definitions: Definitions
+    catalogue: Catalogue
+    hosts: Hosts
+    zone: str
+
+
+@dataclass(slots=True)
+class LiveMirror:
+    """An open live mirror, in its present direction. It holds no lock until a verb runs."""
+
+    definition: Definition
+    source: Live
+    destination: Live
+    book: Book
+    run: RunFiles
+    watcher: Watcher
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.definition.name
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self.definition.id
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """Where its state and history are recorded."""
+        return self.book.catalogue
+
+    @property
+    def state(self) -> State:
+        """The recorded state."""
+        row = self.catalogue.mirror(self.id)
+        return row.state if row else State.UNINITIALIZED
+
+    @property
+    def first_mode(self) -> Mode:
+        """The mode with which its policy begins."""
+        policy = self.definition.policy
+        return Mode(policy) if policy in FIXED else Mode.SYNC
+
+    @contextmanager
+    def hold(self, verb: Verb) -> Iterator[None]:
+        """Hold the mirror for one verb; `Busy` names the holder."""
+        with ExitStack() as stack:
+            with preempt.passing(self):
+                what = f"mirror '{self.name}'"
+                stack.enter_context(locks.exclusive(self.run.lock, verb.value, what=what))
+            self.run.begin(Activity.IDLE)
+            stack.callback(self.run.end)
+            yield
+
+    def permit(self, verb: Verb) -> Already | State:
+        """The table's verdict for `verb`; raises `Refused` when it is a refusal."""
+        verdict = judge(self.state, verb, quiesced=False)
+        if isinstance(verdict, Refusal):
+            raise Refused(
+                f"'{verb.value}' is not possible now",
+                where=f"mirror '{self.name}'",
+                why=verdict.why,
+                hint=verdict.hint.format(name=self.name),
+            )
+        return verdict
+
+    def record(self, state: State, text: str, *, level: str = "info") -> None:
+        """Record the mirror's new state, and an event."""
+        self.catalogue.add_mirror(self.id, state)
+        self.catalogue.end(self.id, state=state, event=(level, text))
+
+    def turned(self) -> None:
+        """Record that the sites have changed roles."""
+        site = self.definition.destination_site
+        direction.record(self.catalogue, self.id, site, since_ns=clock.now_ns())
+
+    # The ends
+
+    def start(self) -> None:
+        """Let the processes of both ends run, and know of each other."""
+        here, there = self._addresses()
+        began = self.destination.live_start(there, "")
+        peer = self.source.live_start(here, began.link).link
+        self.destination.live_start("", peer)
+
+    def _addresses(self) -> tuple[str, str]:
+        """Where source and destination listen for the replica link."""
+        ends = (self.definition.source, self.definition.destination)
+        given = self.definition.link_addresses
+        source, destination = reversed(given) if self.definition.reversed else given
+        return (
+            source or _address_of(ends[0], ends[1], self.book.hosts),
+            destination or _address_of(ends[1], ends[0], self.book.hosts),
+        )
+
+    def read(self) -> LiveReading:
+        """What both ends report, without waiting long for one that does not answer."""
+        ends = [_looked_at(end) for end in (self.source, self.destination)]
+        return LiveReading(self.definition.policy, ends[0], ends[1], clock.now_ns())
+
+    def primary(self) -> Live:
+        """The end that serves clients, or would."""
+        reading = self.read()
+        primary = reading.primary
+        if primary is None:
+            self.permit_initialized()
+            for end, found in ((self.source, reading.source), (self.destination, None)):
+                if found is not None and found.volume:
+                    end.live_start("", "")
+            reading = self.read()
+            primary = reading.primary
+        if primary is None:
+            fenced = [end for end in (reading.source, reading.destination) if end]
+            why = ", ".join(end.role or end.problem for end in fenced) or "no end answers"
+            raise Refused(
+                "no end of the mirror can serve clients now",
+                where=f"mirror '{self.name}'",
+                why=why,
+                hint=f"'mirrord status {self.name}' shows both ends.",
+            )
+        return self.source if primary is reading.source else self.destination
+
+    def permit_initialized(self) -> None:
+        """`Refused` when nothing was created yet."""
+        if self.state is State.UNINITIALIZED and not self.source.live_status().volume:
+            raise Refused(
+                "the mirror is not initialized",
+                where=f"mirror '{self.name}'",
+                hint=f"Run 'mirrord initialize {self.name}' first; clients can be served while "
+                "it copies.",
+            )
+
+    def set_copy_rate(self, primary: Live, status: LiveStatus) -> None:
+        """Apply the definition's `throttle`. A lower rate than the smallest possible counts as that
+        one.
+        """
+        wanted = rate_of(self.definition, self.book.zone, clock.now_ns())
+        if status.copy_rate != (max(wanted, COPY_RATE_MIN) if wanted else 0):
+            primary.live_copy_rate(wanted)
+
+    def changing_mode(self, patience_s: float) -> AbstractContextManager[None]:
+        """Held from reading or writing the definition's policy to telling the primary, so that who
+        read it earlier does not undo what `mirrord mode` sets. `Busy` after `patience_s`.
+        """
+        what = f"the mode of mirror '{self.name}'"
+        return locks.waited_for(lambda: locks.passing(self.run.mode, what=what), patience_s)
+
+    def set_mode(self, end: Live, mode: Mode) -> None:
+        """Set the mode of the primary, and the window for both ends."""
+        if mode is Mode.SEMI_SYNC:
+            self.set_window()
+        end.live_mode(mode)
+
+    def set_window(self, window: str = "") -> None:
+        """Set the window at both ends, which may change roles; "": that of the definition."""
+        window = window or window_argument(self.definition.window or WINDOW)
+        for end in (self.source, self.destination):
+            with suppress(LinkLost, Unreachable):
+                end.live_window(window)
+
+    # Waiting
+
+    def wait(
+        self, end: Live, what: str, is_done: Callable[[LiveStatus], bool], patience_s: float
+    ) -> LiveStatus:
+        """Wait until an end reports it; `LinkLost` after that time."""
+        until_s = clock.monotonic_s() + patience_s
+        while not is_done(status := end.live_status()):
+            self.run.check_abort()
+            if clock.monotonic_s() > until_s:
+                raise LinkLost(
+                    f"{what} takes too long",
+                    where=str(end),
+                    why=status.reason or status.problem or f"it is {status.state or status.role}",
+                    hint=f"'mirrord status {self.name}' shows both ends; the same command "
+                    "continues.",
+                )
+            clock.sleep_s(_POLL_S)
+        return status
+
+    def wait_copied(self, primary: Live, peer: str) -> LiveStatus:
+        """Wait until the other end has everything; the progress is reported. peer: that end, for
+        messages. An interruption does not stop the copy.
+        """
+        first = status = self.wait(
+            primary, f"the connection to {peer}", lambda one: one.connected, _CONNECT_S
+        )
+        total = max(status.dirty_bytes, status.copied_bytes)
+        self.run.begin_transfer(self.name, total, 0)
+        self.watcher.transfer(self.name, total, 0)
+        done, silent_s = 0, clock.monotonic_s()
+        while not _is_complete(status, first):
+            self.run.check_abort()
+            clock.sleep_s(_POLL_S)
+            status = primary.live_status()
+            moved = max(0, total - status.dirty_bytes - done)
+            done += moved
+            self.watcher.moved(moved)
+            self.run.moved(moved, done)
+            if status.connected:
+                silent_s = clock.monotonic_s()
+            if clock.monotonic_s() - silent_s > _CONNECT_S:
+                raise LinkLost(
+                    "the replica link is interrupted",
+                    where=str(primary),
+                    why=status.reason or status.problem,
+                    hint="The copy continues by itself once both ends reach each other.",
+                )
+        return status
+
+
+def _is_complete(status: LiveStatus, first: LiveStatus) -> bool:
+    if status.in_sync or status.is_semi_sync:
+        return True
+    # `async`: it has been in sync since, and left it as it should.
+    return (
+        status.mode == "async"
+        and status.generation > 0
+        and (status.left_sync > first.left_sync or status.dirty_bytes == 0)
+    )
+
+
+def _looked_at(end: Live) -> LiveStatus | None:
+    with suppress(MirrordError, OSError), end.waiting.hurried(LOOK_S):
+        return end.live_status()
+    return None
+
+
+def _address_of(end: Endpoint, other: Endpoint, hosts: Hosts) -> str:
+    """Where `end` listens for the other one, unless its definition says it."""
+    if end.host == other.host:
+        return _LOOPBACK
+    if end.host:
+        return _address(end, hosts)
+    return _own_address(_address(other, hosts))
+
+
+def _address(end: Endpoint, hosts: Hosts) -> str:
+    host = hosts.find(end.host)
+    if host.transport == "unix":
+        return _LOOPBACK
+    from mirrord.transport.target import resolve
+
+    address = resolve(host).address if host.transport in ("ssh", "openssh") else host.address
+    return address.strip("[]")
+
+
+def _own_address(other: str) -> str:
+    """The address of this host on the way to the other one. (Nothing is sent.)"""
+    try:
+        found = socket.getaddrinfo(other, 9, type=socket.SOCK_DGRAM)[0]
+        with closing(socket.socket(found[0], socket.SOCK_DGRAM)) as made:
+            made.connect(found[4])
+            return str(made.getsockname()[0])
+    except OSError as error:
+        raise LinkLost("no way to the other host", where=other, why=str(error)) from None
+
+
+def opened(
+    definition: Definition,
+    driver: Callable[[Endpoint], Driver],
+    book: Book,
+    run: RunFiles,
+    watcher: Watcher,
+) -> LiveMirror:
+    """The live mirror of a definition."""
+    ends = [driver(end) for end in (definition.source, definition.destination)]
+    waiting = Waiting()
+    for end in ends:
+        end.waiting = waiting
+    return LiveMirror(definition, live_of(ends[0]), live_of(ends[1]), book, run, watcher)

@@ -1,0 +1,125 @@
+"""The status of a live mirror: what both ends report. Changes nothing."""
+
+from __future__ import annotations
+
+from mirrord.core.live import LiveReading, LiveStatus, Mode
+from mirrord.core.policies import FIXED
+from mirrord.core.records import AlarmKind, Finding, Level
+from mirrord.core.states import State
+from mirrord.core.status import MemberPair, MirrorStatus, Reading, RunningVerb, judge
+from mirrord.drivers.live import Live
+from mirrord.engine.failures import UPDATE
+from mirrord.live.mirror import LiveMirror
+from mirrord.system import clock, locks
+
+
+def status(mirror: LiveMirror) -> MirrorStatus:
+    """The status of a mirror now. Never raises for an end that does not answer."""
+    holder = locks.holder_of(mirror.run.lock)
+    running = None
+    if holder is not None:
+        running = RunningVerb(holder.pid, holder.purpose, mirror.run.read())
+    reading = read(mirror, busy=holder is not None)
+    return judge(reading, now_ns=clock.now_ns(), running=running)
+
+
+def read(mirror: LiveMirror, *, busy: bool) -> Reading:
+    """What both ends report. busy: a verb is changing them."""
+    found = mirror.read()
+    state = _state(mirror, found)
+    failures = mirror.catalogue.failures(mirror.id)
+    faults = [] if busy or state is State.UNINITIALIZED else _faults(mirror, found, state)
+    faults += [
+        Finding(
+            AlarmKind.FAILURE if one.kind == UPDATE else AlarmKind.VERB,
+            Level.ERROR,
+            f"the last {one.verb} failed: {one.error}",
+        )
+        for one in failures
+    ]
+    lag_s, since = found.lag_s, None
+    if mirror.definition.reversed:
+        known = mirror.catalogue.direction(mirror.id)
+        since = known.since_ns if known else 0
+    source, destination = str(mirror.source), str(mirror.destination)
+    return Reading(
+        name=mirror.name,
+        id=mirror.id,
+        source=source,
+        destination=destination,
+        members=(MemberPair("", source, destination),),
+        state=state,
+        confirmed_ns=0 if lag_s is None else found.read_ns - round(lag_s * 1e9),
+        rpo_s=mirror.definition.promise.rpo_s,
+        reversed_since_ns=since,
+        view=mirror.destination.location,
+        faults=tuple(faults),
+        failures=tuple(failures),
+        live=found,
+    )
+
+
+def _state(mirror: LiveMirror, found: LiveReading) -> State:
+    """A destination that is a primary is broken off, whatever is recorded here."""
+    source, destination = found.source, found.destination
+    if mirror.catalogue.mirror(mirror.id) is None and source and source.generation:
+        return State.MIRRORED
+    if destination and destination.is_primary:
+        return State.BROKEN_OFF
+    return mirror.state
+
+
+def _faults(mirror: LiveMirror, found: LiveReading, state: State) -> list[Finding]:
+    faults = [
+        *_faults_of(mirror.source, found.source, AlarmKind.SOURCE),
+        *_faults_of(mirror.destination, found.destination, AlarmKind.DESTINATION),
+    ]
+    primary = found.primary
+    if primary is None or state is not State.MIRRORED:
+        return faults
+    if primary.window_full:
+        faults.append(full_window(primary))
+    elif primary.is_semi_sync and primary.connected:
+        pass
+    elif not _keeps_up(primary) and _wanted(mirror, primary) is not Mode.ASYNC:
+        since = f" since {clock.format_moment(primary.since * 10**9)}" if primary.since else ""
+        why = f": {primary.reason}" if primary.reason else ""
+        text = f"the ends are out of sync{since}{why}"
+        if primary.state == "resync":
+            text = f"the ends are out of sync{since}; the replica is being brought up to date"
+        faults.append(Finding(AlarmKind.SYNC, Level.ERROR, text))
+    elif not primary.connected:
+        text = "the replica is not connected"
+        faults.append(Finding(AlarmKind.SYNC, Level.WARNING, f"{text} ({primary.state})"))
+    return faults
+
+
+def full_window(primary: LiveStatus) -> Finding:
+    """That its clients wait for the replica."""
+    text = "writes wait: the replica is as far behind as semi-sync allows"
+    if not primary.is_semi_sync:
+        text = "writes wait until the replica is brought up to date"
+    why = f" ({primary.reason})" if primary.reason else ""
+    return Finding(AlarmKind.SYNC, Level.ERROR, f"{text}{why}")
+
+
+def _wanted(mirror: LiveMirror, primary: LiveStatus) -> Mode:
+    """The mode that its policy wants. What another than a fixed one has decided is no fault."""
+    policy = mirror.definition.policy
+    return Mode(policy if policy in FIXED else primary.mode or Mode.SYNC)
+
+
+def _keeps_up(primary: LiveStatus) -> bool:
+    return primary.in_sync or primary.is_semi_sync
+
+
+def _faults_of(end: Live, status: LiveStatus | None, kind: AlarmKind) -> list[Finding]:
+    if status is None:
+        return [Finding(kind, Level.ERROR, f"{end} cannot be reached")]
+    if not status.volume:
+        return [Finding(kind, Level.ERROR, f"{end}: the records of the mirror are missing")]
+    if not status.running:
+        return [Finding(kind, Level.ERROR, f"{end}: {status.problem}")]
+    if status.state == "failed":
+        return [Finding(kind, Level.ERROR, f"{end}: {status.reason}")]
+    return []

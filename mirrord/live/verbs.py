@@ -1,0 +1,346 @@
+"""The verbs on live mirrors. Each may be run again after an interruption, and does what is left."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import suppress
+
+from mirrord.core.errors import MirrordError, Refused
+from mirrord.core.live import LiveReading, LiveSetup, LiveStatus, Mode
+from mirrord.core.results import Result
+from mirrord.core.states import Activity, Already, State, Verb
+from mirrord.core.units import format_duration, format_size
+from mirrord.drivers.live import Live
+from mirrord.drivers.refusals import image_in_use, image_not_empty, images_differ_in_size
+from mirrord.engine import direction, preempt
+from mirrord.engine.mirror import one_line
+from mirrord.live.mirror import LiveMirror
+from mirrord.system import clock
+
+#: How long roles take to change while both ends reach each other.
+_ROLES_S = 20.0
+#: How long a break waits for the former primary to notice.
+_FENCE_S = 3.0
+
+
+def check_ends(mirror: LiveMirror) -> tuple[str, ...]:
+    """Check both images of a new mirror; returns notes for the administrator."""
+    source, destination = mirror.source.facts(), mirror.destination.facts()
+    here = mirror.source.image_facts()
+    if here.size_bytes is None:
+        raise Refused(
+            "the image does not exist",
+            where=str(mirror.source),
+            hint="Give the path of an existing file or block device.",
+        )
+    if source.mirror_id not in ("", mirror.id):
+        raise Refused(
+            "the image belongs to another mirror",
+            where=str(mirror.source),
+            why=f"the mirror {source.mirror_id}",
+        )
+    there = mirror.destination.image_facts()
+    if destination.identity and destination.identity == source.identity:
+        raise Refused("source and destination are the same image", where=str(mirror.destination))
+    if there.size_bytes is not None and there.size_bytes != here.size_bytes:
+        raise images_differ_in_size(str(mirror.destination), there.size_bytes, here.size_bytes)
+    if there.size_bytes is not None and not there.blank:
+        raise image_not_empty(str(mirror.destination))
+    for end, found in ((mirror.source, here), (mirror.destination, there)):
+        if found.in_use:
+            raise image_in_use(str(end), found.in_use)
+    if source.filesystem and source.filesystem == destination.filesystem:
+        return (
+            "Both images are on one file system: this copy does not survive the loss of that disk.",
+        )
+    return ()
+
+
+def initialize(mirror: LiveMirror) -> Result:
+    """Create both ends and copy the image, which may be served meanwhile."""
+    with mirror.hold(Verb.INITIALIZE):
+        mirror.permit(Verb.INITIALIZE)
+        known = mirror.source.live_status()
+        if not known.volume or known.volume != mirror.destination.live_status().volume:
+            check_ends(mirror)
+            _create(mirror)
+        mirror.start()
+        direction.record(mirror.catalogue, mirror.id, mirror.definition.source_site)
+        mode = mirror.first_mode
+        mirror.set_copy_rate(mirror.source, mirror.source.live_status())
+        mirror.set_mode(mirror.source, mode)
+        if mode is Mode.ASYNC:
+            mirror.source.live_resync()
+        began_s = clock.monotonic_s()
+        status = mirror.wait_copied(mirror.source, str(mirror.destination))
+        spent = format_duration(clock.monotonic_s() - began_s)
+        mirror.record(State.MIRRORED, f"initialized: {format_size(status.copied_bytes)} copied")
+    text = (
+        f"'{mirror.name}' is initialized: {format_size(status.copied_bytes)} copied in {spent}; "
+        f"{_condition(status)}."
+    )
+    if not known.served:
+        text += f"\nNext: 'mirrord serve {mirror.name}', for clients by NBD."
+    return Result("done", text, {"copied_bytes": status.copied_bytes, "in_sync": status.in_sync})
+
+
+def _create(mirror: LiveMirror) -> None:
+    """Create both ends. Between hosts each trusts exactly the other's certificate."""
+    definition, volume = mirror.definition, uuid.uuid4().hex
+    size = mirror.source.image_facts().size_bytes or 0
+    sites = (definition.source_site, definition.destination_site)
+    setups = [
+        LiveSetup(mirror.id, mirror.name, site, volume, site is sites[0], size) for site in sites
+    ]
+    if definition.source.host != definition.destination.host:
+        from mirrord.transport.tls import OneTime
+
+        keys = (OneTime.make(), OneTime.make())
+        setups = [
+            setup._replace(certificate=own.certificate, key=own.key, trusted=other.certificate)
+            for setup, own, other in zip(setups, keys, reversed(keys), strict=True)
+        ]
+    mirror.source.live_create(setups[0])
+    mirror.destination.live_create(setups[1])
+
+
+def _condition(status: LiveStatus) -> str:
+    if status.in_sync:
+        return "both ends are in sync"
+    if status.is_semi_sync:
+        return "the replica follows in semi-sync"
+    return "the ends are out of sync, as the policy async says"
+
+
+def break_off(mirror: LiveMirror, *, snapshot: str | None = None) -> Result:
+    """Make the destination a primary of its own, without the source."""
+    if snapshot is not None:
+        raise Refused("a live mirror has no snapshots", where=f"mirror '{mirror.name}'")
+    if isinstance(verdict := mirror.permit(Verb.BREAK), Already):
+        return Result(verdict.status, f"'{mirror.name}' is broken off already.")
+    with preempt.first(mirror, Verb.BREAK), mirror.hold(Verb.BREAK):
+        before = mirror.read()
+        there = mirror.destination.live_status()
+        if not there.running:
+            there = mirror.destination.live_start("", "")
+        if not there.is_primary:
+            mirror.destination.live_break()
+        now = mirror.destination.live_status()
+        mirror.record(State.BROKEN_OFF, f"broken off, epoch {now.epoch}")
+        notes = _about_image(before, there)
+        fence, is_fenced = _about_fence(mirror, before.source)
+        notes.append(fence)
+        if there.lost_memory:
+            notes.append(
+                f"The host of {mirror.destination} was restarted: writes that were not flushed may "
+                "be missing, and it is not known until when the ends were in sync."
+            )
+        elif not is_fenced and now.since:
+            notes.append(_in_sync_until(mirror, now.since))
+    text = f"'{mirror.name}' is broken off: {mirror.destination} is a primary of its own."
+    text += "".join(f"\n{note}" for note in notes)
+    text += f"\nNext: 'mirrord serve {mirror.name}' serves it to clients there."
+    data = {
+        "view": mirror.destination.location,
+        "epoch": now.epoch,
+        "fenced": is_fenced,
+        "in_sync_until": now.since or None,
+        "warnings": notes,
+    }
+    return Result("done", text, data)
+
+
+def _about_image(before: LiveReading, there: LiveStatus) -> list[str]:
+    """What is known of the image at the destination."""
+    notes = []
+    if there.state == "resync" and there.since:
+        age = format_duration(max(0.0, before.read_ns / 1e9 - there.since))
+        notes.append(f"It went back to its last consistent image, which is {age} old.")
+    source = before.source
+    if source is not None and source.is_semi_sync:
+        size = format_size(source.lag_bytes)
+        notes.append(
+            f"Of the writes that the source has acknowledged, the last {size} are not in it."
+        )
+    elif source is not None and source.is_primary and not source.in_sync and source.since:
+        since = clock.format_moment(source.since * 10**9)
+        notes.append(f"The ends were out of sync since {since}: later writes are not in it.")
+    return notes
+
+
+def _about_fence(mirror: LiveMirror, source: LiveStatus | None) -> tuple[str, bool]:
+    """Whether the former primary knows of the break, as a sentence too."""
+    if source is None or not source.running:
+        return (
+            f"Warning: {mirror.source} does not answer. If its clients still write there, they do "
+            "so until it reaches this end: stop them."
+        ), False
+    try:
+        mirror.wait(mirror.source, "the fence", lambda one: one.role == "fenced", _FENCE_S)
+    except MirrordError:
+        return (
+            f"Warning: {mirror.source} has not noticed yet: it serves its clients until it "
+            "reaches this end."
+        ), False
+    return f"{mirror.source} is fenced: its clients are disconnected.", True
+
+
+def _in_sync_until(mirror: LiveMirror, since: int) -> str:
+    return (
+        f"In sync until {clock.format_moment(since * 10**9)}: {mirror.destination} has every write "
+        "that the source had acknowledged by then; later ones may be missing."
+    )
+
+
+def abort(mirror: LiveMirror) -> Result:
+    """End a command that waits for a copy. The copy itself continues."""
+    with preempt.first(mirror, Verb.ABORT) as stopped:
+        pass
+    if not stopped:
+        return Result("already_idle", f"No command on '{mirror.name}' is running.")
+    text = f"The command on '{mirror.name}' was ended; what it began to copy is still copied."
+    return Result("done", text, {"stopped": True})
+
+
+def resync(mirror: LiveMirror, *, yes: bool) -> Result:
+    """Mirror again; the source wins."""
+    with mirror.hold(Verb.RESYNC):
+        mirror.permit(Verb.RESYNC)
+        mirror.run.enter(Activity.RESYNCING)
+        mirror.start()
+        # The ends know better than a catalogue that was restored.
+        ends = (mirror.source.live_status(), mirror.destination.live_status())
+        if mirror.state is State.BROKEN_OFF or not ends[0].is_primary or ends[1].is_primary:
+            if not yes:
+                return _plan(mirror, "resync", mirror.source, mirror.destination)
+            _take_back(mirror)
+        mirror.set_copy_rate(mirror.source, mirror.source.live_status())
+        mirror.set_mode(mirror.source, mirror.first_mode)
+        mirror.source.live_resync()
+        status = mirror.wait_copied(mirror.source, str(mirror.destination))
+        mirror.record(State.MIRRORED, f"resynchronized, epoch {status.epoch}")
+    return _mirrors_again(mirror, mirror.source, mirror.destination, status)
+
+
+def _take_back(mirror: LiveMirror) -> None:
+    """The source becomes the primary of the next epoch, and the destination its secondary."""
+    source, destination = mirror.source, mirror.destination
+    if destination.live_status().is_primary:
+        if source.live_status().is_primary and not _is_ahead(source, destination):
+            _wait_fenced(mirror, source)
+        if not source.live_status().is_primary:
+            source.live_reclaim()
+        _wait_fenced(mirror, destination)
+    _rejoin(destination)
+
+
+def _is_ahead(one: Live, other: Live) -> bool:
+    return one.live_status().epoch > other.live_status().epoch
+
+
+def _wait_fenced(mirror: LiveMirror, end: Live) -> None:
+    mirror.wait(end, "the change of roles", lambda one: one.role == "fenced", _ROLES_S)
+
+
+def _rejoin(end: Live) -> None:
+    if end.live_status().role == "fenced":
+        end.live_rejoin()
+
+
+def reverse(mirror: LiveMirror, *, yes: bool) -> Result:
+    """Swap the roles: after a break the destination wins; otherwise a planned switchover."""
+    with mirror.hold(Verb.REVERSE):
+        mirror.permit(Verb.REVERSE)
+        mirror.run.enter(Activity.RESYNCING)
+        mirror.start()
+        source, destination = mirror.source, mirror.destination
+        broken = mirror.state is State.BROKEN_OFF
+        if not destination.live_status().is_primary:
+            _demand_in_sync(mirror)
+        if not yes:
+            return _plan(mirror, "reverse", destination, source, lost=broken)
+        source.live_unserve()
+        if not destination.live_status().is_primary:
+            # Again, now that no client writes: what was written since may be at the source only.
+            if source.live_status().is_semi_sync:
+                source.live_mode(Mode.SYNC)
+                mirror.wait(source, "sync", lambda one: one.in_sync, _ROLES_S)
+            _demand_in_sync(mirror)
+            destination.live_break()
+            mirror.record(State.BROKEN_OFF, "reverse: the destination is a primary")
+        if source.live_status().is_primary:
+            _wait_fenced(mirror, source)
+        _rejoin(source)
+        mirror.set_copy_rate(destination, destination.live_status())
+        mirror.set_mode(destination, mirror.first_mode)
+        destination.live_resync()
+        status = mirror.wait_copied(destination, str(source))
+        mirror.turned()
+        mirror.record(State.MIRRORED, f"reversed, epoch {status.epoch}")
+    return _mirrors_again(mirror, destination, source, status)
+
+
+def _demand_in_sync(mirror: LiveMirror) -> None:
+    status = mirror.source.live_status()
+    if status.in_sync or (status.is_semi_sync and status.connected):
+        return
+    raise Refused(
+        "the roles cannot be swapped now",
+        where=f"mirror '{mirror.name}'",
+        why=f"the ends are out of sync ({status.reason or status.state or status.role})",
+        hint=f"Wait until 'mirrord status {mirror.name}' says in sync; without the source: "
+        f"'mirrord break {mirror.name}'.",
+    )
+
+
+def _plan(mirror: LiveMirror, verb: str, winner: Live, loser: Live, *, lost: bool = True) -> Result:
+    lines = [f"{verb} '{mirror.name}': {winner} will be mirrored to {loser}."]
+    lines.append(f"   Clients that are connected to {loser} are disconnected.")
+    if lost:
+        dirty = loser.live_status().dirty_bytes
+        size = f" (up to {format_size(dirty)})" if dirty else ""
+        lines.append(f"   What was written at {loser} since the break is lost{size}.")
+    return Result("confirmation-required", "\n".join(lines), {"plan": lines})
+
+
+def _mirrors_again(mirror: LiveMirror, first: Live, second: Live, status: LiveStatus) -> Result:
+    text = (
+        f"{first} is mirrored to {second}: {format_size(status.copied_bytes)} copied; "
+        f"{_condition(status)}.\nNext: 'mirrord serve {mirror.name}', unless it is served already."
+    )
+    return Result("done", text, {"copied_bytes": status.copied_bytes, "epoch": status.epoch})
+
+
+def release(mirror: LiveMirror) -> Result:
+    """Forget the source end of a mirror that is broken off."""
+    with mirror.hold(Verb.RELEASE):
+        mirror.permit(Verb.RELEASE)
+        mirror.source.live_remove()
+        mirror.record(State.UNINITIALIZED, "released: the records at the source were removed")
+    text = (
+        f"'{mirror.name}' is released: the source is an ordinary image again. The destination is "
+        f"not changed.\nTo start over: 'mirrord delete {mirror.name}', then create a mirror."
+    )
+    return Result("done", text, {"deleted": 0})
+
+
+def delete(mirror: LiveMirror, *, yes: bool) -> Result:
+    """Remove the mirror: processes, records, definition. Both images are kept."""
+    with mirror.hold(Verb.DELETE):
+        if not yes:
+            mirror.permit(Verb.DELETE)
+        trouble = ""
+        for end in (mirror.source, mirror.destination):
+            try:
+                end.live_remove()
+            except (MirrordError, OSError) as error:
+                if not yes:
+                    if isinstance(error, MirrordError):
+                        error.prepend_hint("With --yes the mirror is deleted anyway.")
+                    raise
+                trouble += f" {end} was not cleaned up: {one_line(error)}."
+        mirror.book.definitions.remove(mirror.name)
+        with suppress(MirrordError):
+            mirror.catalogue.remove_mirror(mirror.id)
+    text = f"'{mirror.name}' was deleted. Both images are kept.{trouble}"
+    return Result("done", text, {"deleted": 0})

@@ -1,0 +1,39 @@
+"""The lock of an application: one process at a time pauses it, or resumes what another one left."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import ExitStack
+from pathlib import Path
+
+from mirrord.core.errors import Busy, PauseFailed
+from mirrord.system import clock
+
+_POLL_S = 0.01
+
+
+def lock(path: Path, stack: ExitStack, patience_s: float) -> None:
+    """Lock an application until the stack is closed. path: `Pauser.lock_path`. patience_s: how long
+    to wait for another mirror; then `Busy`.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise PauseFailed(
+            "the application cannot be paused", where=str(path), why=error.strerror or ""
+        ) from None
+    stack.callback(os.close, descriptor)
+    until_s = clock.monotonic_s() + patience_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if clock.monotonic_s() > until_s:
+                raise Busy(
+                    "another mirror pauses this application",
+                    where=str(path),
+                    hint="Run the same command again.",
+                ) from None
+            clock.sleep_s(_POLL_S)

@@ -1,0 +1,55 @@
+"""`hook`: runs a program with the argument `pause`, and afterwards with `resume`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from mirrord.core.errors import MirrordError
+from mirrord.pausers.contract import Pauser
+from mirrord.system import command
+
+_RESUME_S = 60.0
+
+
+class HookPauser(Pauser):
+    """argument: the absolute path of a program, with its first arguments."""
+
+    def __init__(self, kind: str, argument: str) -> None:
+        super().__init__(kind, argument)
+        self._words = shlex.split(argument)
+        if not self._words or not self._words[0].startswith("/"):
+            raise ValueError(
+                "expected the absolute path of a program, such as hook:/usr/local/sbin/pause-db"
+            )
+
+    def lock_path(self) -> Path | None:
+        """See `Pauser.lock_path`."""
+        return Path(self._words[0])
+
+    def check(self, written: Sequence[Path]) -> None:
+        """See `Pauser.check`."""
+        command.find(self._words[0], hint="Correct the path in the definition.")
+
+    def pause(self, timeout_s: float) -> None:
+        """See `Pauser.pause`."""
+        self._run("pause", timeout_s)
+
+    def resume(self) -> None:
+        """See `Pauser.resume`."""
+        self._run("resume", _RESUME_S)
+
+    def _run(self, word: str, timeout_s: float) -> None:
+        try:
+            done = command.run([*self._words, word], timeout_s=timeout_s)
+        except (MirrordError, OSError) as error:
+            raise self.failed(f"the program failed to {word}", why=str(error), hint=_FIX) from error
+        if done.status:
+            printed = (done.errors or done.output).strip().splitlines()
+            tail = f": {printed[-1][:200]}" if printed else ""
+            why = f"'{self._words[0]} {word}' exited with status {done.status}{tail}"
+            raise self.failed(f"the program failed to {word}", why=why, hint=_FIX)
+
+
+_FIX = "Fix the program; it is called with the argument 'pause', and then with 'resume'."

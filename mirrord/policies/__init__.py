@@ -1,0 +1,1 @@
+"""What a live mirror should do: policies, which choose and do nothing themselves. Pure."""

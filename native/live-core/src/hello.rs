@@ -1,0 +1,138 @@
+//! What the ends tell each other when a connection is made, and how a session begins.
+
+use crate::record::{Reader, Record};
+use crate::types::{Phase, Role};
+
+/// One end's account of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    pub volume: [u8; 16],
+    pub size: u64,
+    pub block: u32,
+    pub epoch: u64,
+    pub role: Role,
+    pub phase: Phase,
+    pub generation: u64,
+    /// Unflushed writes of this end may be gone.
+    pub lost: bool,
+    /// This end has changed blocks as a primary that its peer does not know of.
+    pub diverged: bool,
+    /// A secondary's redo log that is open; 0: none. None: it does not know redo logs.
+    pub log: Option<u64>,
+}
+
+impl Hello {
+    pub fn of(record: &Record, lost: bool) -> Self {
+        Hello {
+            volume: record.volume,
+            size: record.geometry.size,
+            block: record.geometry.block,
+            epoch: record.epoch,
+            role: record.role,
+            phase: record.phase,
+            generation: record.generation,
+            lost,
+            diverged: record.diverged,
+            log: Some(0),
+        }
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(64);
+        out.extend_from_slice(&self.volume);
+        out.extend_from_slice(&self.size.to_le_bytes());
+        out.extend_from_slice(&self.block.to_le_bytes());
+        out.extend_from_slice(&self.epoch.to_le_bytes());
+        out.push(self.role as u8);
+        out.push(self.phase as u8);
+        out.extend_from_slice(&self.generation.to_le_bytes());
+        out.push(u8::from(self.lost));
+        out.push(u8::from(self.diverged));
+        out.extend(self.log.map(u64::to_le_bytes).into_iter().flatten());
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<Hello> {
+        let mut from = Reader::new(bytes);
+        Some(Hello {
+            volume: from.array()?,
+            size: from.u64()?,
+            block: from.u32()?,
+            epoch: from.u64()?,
+            role: Role::from_code(from.u8()?)?,
+            phase: Phase::from_code(from.u8()?)?,
+            generation: from.u64()?,
+            lost: from.u8()? != 0,
+            diverged: from.u8()? != 0,
+            log: from.u64(),
+        })
+    }
+}
+
+/// What a session is for. The operations that follow are numbered from `from` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begin {
+    /// Unacknowledged operations are sent again.
+    Resume,
+    /// The primary's data replaces the secondary's in the tracked regions.
+    Push,
+    /// The other way around.
+    Pull,
+    /// Copies of what changed, with before-images for `bytes` of the image.
+    Resync { bytes: u64 },
+    /// The first copy of the image, known by the generation that it leads to.
+    Initial { generation: u64 },
+    /// The redo log of this number is continued: what it has not is sent again.
+    Continue { log: u64 },
+}
+
+impl Begin {
+    pub fn encode(self) -> Vec<u8> {
+        let (code, value) = match self {
+            Begin::Resume => (1u8, 0),
+            Begin::Push => (2, 0),
+            Begin::Pull => (3, 0),
+            Begin::Resync { bytes } => (4, bytes),
+            Begin::Initial { generation } => (5, generation),
+            Begin::Continue { log } => (6, log),
+        };
+        let mut out = vec![code];
+        out.extend_from_slice(&value.to_le_bytes());
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<Begin> {
+        let mut from = Reader::new(bytes);
+        let (code, value) = (from.u8()?, from.u64()?);
+        Some(match code {
+            1 => Begin::Resume,
+            2 => Begin::Push,
+            3 => Begin::Pull,
+            4 => Begin::Resync { bytes: value },
+            5 => Begin::Initial { generation: value },
+            6 => Begin::Continue { log: value },
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::Geometry;
+
+    #[test]
+    fn an_end_without_redo_logs_is_understood() {
+        let record = Record::new(
+            [3; 16],
+            Geometry::of_size(1 << 30),
+            Role::Secondary,
+            [1; 16],
+        );
+        let hello = Hello::of(&record, false);
+        let bytes = hello.encode();
+        assert_eq!(Hello::decode(&bytes), Some(hello.clone()));
+        let older = Hello::decode(&bytes[..bytes.len() - 8]);
+        assert_eq!(older, Some(Hello { log: None, ..hello }));
+    }
+}

@@ -1,0 +1,69 @@
+//! What `status` shows.
+
+use super::semi::Lag;
+use super::{Link, Primary, State};
+use crate::types::{Mode, Range, Time};
+
+#[derive(Clone, Debug)]
+pub struct Status {
+    pub state: State,
+    pub mode: Mode,
+    pub epoch: u64,
+    pub generation: u64,
+    pub synced: bool,
+    pub unfenced: bool,
+    pub since: u64,
+    pub connected: bool,
+    pub reason: String,
+    pub dirty_bytes: u64,
+    pub tracked_extents: usize,
+    pub outstanding_requests: usize,
+    pub outstanding_bytes: u64,
+    /// How long the oldest unanswered request has been waiting.
+    pub oldest: Time,
+    /// How long the answer to a write was, or is, later than the local image, of the last second.
+    pub slowest: Time,
+    /// Bytes a second of a resync; 0: no limit.
+    pub copy_rate: u64,
+    pub lag: Lag,
+}
+
+impl Primary {
+    pub fn status(&self) -> Status {
+        // A write that was answered may still be on its way to the other end.
+        let unanswered = || self.issued.values().filter(|each| !each.replied);
+        let waiting = self.waiting.iter().map(|each| each.arrived);
+        let arrived = waiting.chain(unanswered().map(|each| each.arrived));
+        let bytes = |range: &Range| u64::from(range.length);
+        let waits = unanswered().filter(|each| each.local).map(|each| {
+            let waited = self.now.saturating_sub(each.arrived);
+            waited.saturating_sub(each.took)
+        });
+        Status {
+            slowest: waits.max().unwrap_or(0).max(self.latencies.waits.get()),
+            state: self.state,
+            mode: self.record.mode,
+            epoch: self.record.epoch,
+            generation: self.record.generation,
+            synced: self.record.synced,
+            unfenced: self.record.unfenced,
+            since: self.record.since,
+            connected: self.link != Link::Down,
+            reason: self.reason.clone(),
+            dirty_bytes: self.tracker.dirty.count() * u64::from(self.geometry.block),
+            tracked_extents: self.tracker.hot_count(),
+            outstanding_requests: self.waiting.len() + unanswered().count() + self.flushes.len(),
+            outstanding_bytes: self
+                .waiting
+                .iter()
+                .map(|each| bytes(&each.range))
+                .sum::<u64>()
+                + unanswered().map(|each| bytes(&each.range)).sum::<u64>(),
+            copy_rate: self.copy_rate.limit(),
+            lag: self.lag(),
+            oldest: arrived
+                .min()
+                .map_or(0, |first| self.now.saturating_sub(first)),
+        }
+    }
+}

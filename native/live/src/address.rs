@@ -1,0 +1,142 @@
+//! Where to listen and what to connect to: `HOST:PORT` or `unix:PATH`.
+
+use crate::stream::Socket;
+use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use mio::{Interest, Registry, Token};
+use std::io;
+use std::net::{IpAddr, ToSocketAddrs};
+use std::path::PathBuf;
+
+#[derive(Clone, Debug)]
+pub enum Address {
+    Tcp(String),
+    Unix(PathBuf),
+}
+
+impl Address {
+    /// Only this host can reach it.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Address::Unix(_) => true,
+            Address::Tcp(name) => Address::resolve(name).is_ok_and(|it| it.ip().is_loopback()),
+        }
+    }
+
+    pub fn parse(text: &str) -> Address {
+        match text.strip_prefix("unix:") {
+            Some(path) => Address::Unix(path.into()),
+            None => Address::Tcp(text.into()),
+        }
+    }
+
+    fn resolve(name: &str) -> io::Result<std::net::SocketAddr> {
+        name.to_socket_addrs()?
+            .next()
+            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{name}: no address")))
+    }
+
+    pub fn connect(&self) -> io::Result<Socket> {
+        Ok(match self {
+            Address::Tcp(name) => Socket::Tcp(TcpStream::connect(Address::resolve(name)?)?),
+            Address::Unix(path) => Socket::Unix(UnixStream::connect(path)?),
+        })
+    }
+
+    pub fn listen(&self) -> io::Result<Listener> {
+        let explain = |error: io::Error| io::Error::new(error.kind(), format!("{self:?}: {error}"));
+        Ok(match self {
+            Address::Tcp(name) => {
+                Listener::Tcp(TcpListener::bind(Address::resolve(name)?).map_err(explain)?)
+            }
+            Address::Unix(path) => {
+                // A socket that a killed process left; one in use would answer.
+                if UnixStream::connect(path).is_err() {
+                    let _ = std::fs::remove_file(path);
+                }
+                Listener::Unix(UnixListener::bind(path).map_err(explain)?)
+            }
+        })
+    }
+}
+
+pub enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Listener {
+    pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        match self {
+            Listener::Tcp(listener) => registry.register(listener, token, Interest::READABLE),
+            Listener::Unix(listener) => registry.register(listener, token, Interest::READABLE),
+        }
+    }
+
+    /// A new connection, with the address that it comes from; None if there is none waiting.
+    pub fn accept(&self) -> Option<(Socket, Option<IpAddr>)> {
+        match self {
+            Listener::Tcp(listener) => {
+                let (socket, from) = listener.accept().ok()?;
+                Some((Socket::Tcp(socket), Some(from.ip().to_canonical())))
+            }
+            Listener::Unix(listener) => {
+                let (socket, _) = listener.accept().ok()?;
+                Some((Socket::Unix(socket), None))
+            }
+        }
+    }
+}
+
+/// Addresses that begin with the same bits: `ADDRESS/BITS`, or one `ADDRESS`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    address: IpAddr,
+    bits: u32,
+}
+
+impl Network {
+    pub fn parse(text: &str) -> Option<Network> {
+        let (address, bits) = text.split_once('/').unwrap_or((text, ""));
+        let address: IpAddr = address.parse().ok()?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let bits = if bits.is_empty() && !text.contains('/') {
+            most
+        } else {
+            bits.parse().ok().filter(|bits| *bits <= most)?
+        };
+        Some(Network { address, bits })
+    }
+
+    pub fn contains(&self, other: IpAddr) -> bool {
+        let differing = match (self.address, other) {
+            (IpAddr::V4(mine), IpAddr::V4(other)) => {
+                (mine.to_bits() ^ other.to_bits()).leading_zeros()
+            }
+            (IpAddr::V6(mine), IpAddr::V6(other)) => {
+                (mine.to_bits() ^ other.to_bits()).leading_zeros()
+            }
+            _ => return false,
+        };
+        differing >= self.bits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_contains_its_addresses() {
+        let contains = |network: &str, address: &str| {
+            let network = Network::parse(network).expect(network);
+            network.contains(address.parse().expect(address))
+        };
+        assert!(contains("10.1.0.0/16", "10.1.255.3") && !contains("10.1.0.0/16", "10.2.0.0"));
+        assert!(contains("10.1.0.7", "10.1.0.7") && !contains("10.1.0.7", "10.1.0.6"));
+        assert!(contains("0.0.0.0/0", "1.2.3.4") && !contains("0.0.0.0/0", "::1"));
+        assert!(contains("fd00::/8", "fd12::1") && !contains("fd00::/8", "fe80::1"));
+        for malformed in ["10.0.0.0/33", "10.0.0.0/", "host", "10.0.0/8", "::/129"] {
+            assert_eq!(Network::parse(malformed), None, "{malformed}");
+        }
+    }
+}

@@ -1,0 +1,462 @@
+//! The control socket: one command a line, one line of JSON as the answer.
+
+use crate::address::Address;
+use crate::executor::Executor;
+use crate::machine::Machine;
+use crate::process::{Conn, Process};
+use mirrord_live_core::latency::Latency;
+use mirrord_live_core::primary::{self, Event as PrimaryEvent, Progress, State, Verify};
+use mirrord_live_core::replica;
+use mirrord_live_core::setup;
+use mirrord_live_core::types::{Mode, Time, Window, SECOND};
+use std::fmt::Write;
+
+/// The longest command.
+const LINE_MAX: usize = 4096;
+/// Writes that have waited for so long beyond the local image say that the window is full. Shorter
+/// waits are how the window limits clients that write faster than the link.
+const FULL_AFTER: Time = SECOND / 2;
+/// The largest window: the primary keeps these writes in memory.
+const WINDOW_MAX: u64 = 1 << 30;
+
+/// Something that happened, for `events`.
+pub(crate) struct Event {
+    pub number: u64,
+    pub time: u64,
+    pub text: String,
+}
+
+/// A JSON string.
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for each in text.chars() {
+        match each {
+            '"' | '\\' => out.extend(['\\', each]),
+            each if u32::from(each) < 0x20 => {
+                let _ = write!(out, "\\u{:04x}", u32::from(each));
+            }
+            each => out.push(each),
+        }
+    }
+    out.push('"');
+    out
+}
+
+fn state_name(state: State) -> &'static str {
+    match state {
+        State::Starting => "starting",
+        State::Holding { until: None, .. } => "waiting-for-replica",
+        State::Holding { failing: true, .. } => "failing",
+        State::Holding { .. } => "holding",
+        State::Exchange { .. } => "exchange",
+        State::InSync => "in-sync",
+        State::Opening { .. } => "entering-semi-sync",
+        State::Semi => "semi-sync",
+        State::Leaving => "leaving-sync",
+        State::Alone => "out-of-sync",
+        State::Resync => "resync",
+        State::Finishing { .. } | State::Committing | State::Entering => "entering-sync",
+        State::Fenced => "fenced",
+        State::Failed => "failed",
+    }
+}
+
+/// Writes wait for the window of semi-sync.
+fn is_full(status: &primary::Status) -> bool {
+    let is_waiting = status.state == State::Semi && status.oldest.min(status.slowest) >= FULL_AFTER;
+    is_waiting || status.lag.is_full
+}
+
+fn primary_status(
+    status: &primary::Status,
+    counts: &primary::Counts,
+    latencies: &primary::Latencies,
+    verify: &Verify,
+    io: &str,
+) -> String {
+    let local = latencies.local.percentiles();
+    let mut mirrored = latencies.mirrored.percentiles();
+    // A write that is not answered at all is slower than all that were.
+    mirrored[2] = mirrored[2].max(status.oldest);
+    let state = match state_name(status.state) {
+        // Out of sync the writes of semi-sync wait until a resync is complete.
+        "out-of-sync" if status.lag.is_full => "holding",
+        name => name,
+    };
+    let window = status.lag.window;
+    format!(
+        "{{\"role\": \"primary\", \"state\": {}, \"mode\": {}, \"epoch\": {}, \"generation\": {}, \
+         \"in_sync\": {}, \"since\": {}, \"unfenced\": {}, \"connected\": {}, \"reason\": {}, \
+         \"dirty_bytes\": {}, \
+         \"tracked_extents\": {}, \"outstanding_requests\": {}, \"outstanding_bytes\": {}, \
+         \"oldest_us\": {}, \"writes\": {}, \"written_bytes\": {}, \"flushes\": {}, \
+         \"barriers\": {}, \"sent_bytes\": {}, \"copied_bytes\": {}, \"tracking_commits\": {}, \
+         \"left_sync\": {}, \"local_us\": {:?}, \"mirrored_us\": {:?}, \
+         \"answered\": {:?}, \"local\": {:?}, \"received\": {:?}, \"slowest_us\": {}, \
+         \"window_bytes\": {}, \"window_us\": {}, \"lag_limit_bytes\": {}, \"answer_within_us\": {}, \
+         \"buffered_bytes\": {}, \"lag_bytes\": {}, \"lag_us\": {}, \
+         \"window_full\": {}, \"copy_rate\": {}, \"verify\": {}, {}}}",
+        quoted(state),
+        quoted(status.mode.name()),
+        status.epoch,
+        status.generation,
+        status.synced,
+        status.since,
+        status.unfenced,
+        status.connected,
+        quoted(&status.reason),
+        status.dirty_bytes,
+        status.tracked_extents,
+        status.outstanding_requests,
+        status.outstanding_bytes,
+        status.oldest,
+        counts.writes,
+        counts.written_bytes,
+        counts.flushes,
+        counts.barriers,
+        counts.sent_bytes,
+        counts.copied_bytes,
+        counts.tracking_commits,
+        counts.left_sync,
+        local,
+        mirrored,
+        total(&latencies.mirrored),
+        total(&latencies.local),
+        total(&latencies.received),
+        status.slowest,
+        status.lag.limit,
+        if window.time == Time::MAX {
+            0
+        } else {
+            window.time
+        },
+        window.bytes,
+        status.lag.within,
+        status.lag.buffered,
+        status.lag.bytes,
+        status.lag.time,
+        is_full(status),
+        status.copy_rate,
+        verify_status(verify),
+        io,
+    )
+}
+
+/// What reads and writes the image.
+fn io_status(executor: &Executor) -> String {
+    let (kind, reason) = executor.kind();
+    let (kind, reason) = (quoted(kind), quoted(reason));
+    format!("\"io\": {kind}, \"io_reason\": {reason}")
+}
+
+/// Writes since the start, and microseconds in total.
+fn total(latency: &Latency) -> [u64; 2] {
+    [latency.count, latency.total]
+}
+
+fn verify_status(verify: &Verify) -> String {
+    let state = match verify.progress {
+        Progress::Never => "none",
+        Progress::Running => "running",
+        Progress::Stopped => "stopped",
+        Progress::Complete => "complete",
+    };
+    let ranges: Vec<String> = verify
+        .differing
+        .iter()
+        .map(|range| format!("[{}, {}]", range.offset, range.length))
+        .collect();
+    format!(
+        "{{\"state\": {}, \"rate\": {}, \"checked_bytes\": {}, \"differing_bytes\": {}, \
+         \"differing\": [{}], \"resynced\": {}, \"started\": {}, \"ended\": {}}}",
+        quoted(state),
+        verify.rate.limit(),
+        verify.checked,
+        verify.differing_bytes,
+        ranges.join(", "),
+        verify.marked,
+        verify.started,
+        verify.ended,
+    )
+}
+
+/// Bytes a second; nothing or 0: no limit.
+fn rate(argument: &str) -> Result<u64, String> {
+    match argument.trim() {
+        "" => Ok(0),
+        text => text
+            .parse()
+            .map_err(|_| format!("{text}: not a number of bytes a second")),
+    }
+}
+
+/// The window of semi-sync: bytes, or seconds with an `s`, of which there is a limit in bytes, too.
+pub(crate) fn window_of(text: &str) -> Option<Window> {
+    let (bytes, seconds) = match text.strip_suffix('s') {
+        Some(seconds) => (None, Some(seconds.parse::<f64>().ok()?)),
+        None => (Some(text.parse::<u64>().ok()?), None),
+    };
+    let seconds = seconds.filter(|value| value.is_finite() && *value >= 0.0 && *value < 1e9);
+    let time = match (bytes, seconds) {
+        (Some(_), _) => Time::MAX,
+        (None, Some(seconds)) => (seconds * SECOND as f64) as Time,
+        _ => return None,
+    };
+    let bytes = bytes.unwrap_or(WINDOW_MAX).min(WINDOW_MAX);
+    Some(Window { bytes, time })
+}
+
+/// How long a write may wait before more of the window is used, and how much is used now.
+fn within_of(text: &str) -> Option<(Time, Option<u64>)> {
+    let (within, limit) = text.split_once(' ').unwrap_or((text, ""));
+    let limit = match limit.trim() {
+        "" => None,
+        bytes => Some(bytes.parse().ok()?),
+    };
+    Some((within.parse().ok()?, limit))
+}
+
+/// How long to wait, from milliseconds.
+fn patience_of(text: &str) -> Option<Time> {
+    let milliseconds: Time = text.parse().ok()?;
+    milliseconds.checked_mul(SECOND / 1000)
+}
+
+fn replica_status(status: &replica::Status, io: &str) -> String {
+    format!(
+        "{{\"role\": \"secondary\", \"state\": {}, \"epoch\": {}, \"generation\": {}, \
+         \"connected\": {}, \"session\": {}, \"lost_memory\": {}, \"since\": {}, \
+         \"before_image_bytes\": {}, \"redo_operations\": {}, \"reason\": {}, {}}}",
+        quoted(status.phase.name()),
+        status.epoch,
+        status.generation,
+        status.connected,
+        status.session,
+        status.lost,
+        status.since,
+        status.before_image_bytes,
+        status.redo.map_or("null".into(), |left| left.to_string()),
+        quoted(&status.problem),
+        io,
+    )
+}
+
+impl Process {
+    pub(crate) fn control_input(&mut self, key: usize) {
+        loop {
+            let Some(Conn::Control(stream)) = self.conns.get_mut(&key) else {
+                return;
+            };
+            let input = stream.input();
+            let Some(length) = input.iter().position(|byte| *byte == b'\n') else {
+                stream.closed |= input.len() > LINE_MAX;
+                return;
+            };
+            let line = String::from_utf8_lossy(&input[..length]).into_owned();
+            stream.consume(length + 1);
+            if let Some(answer) = self.command(key, line.trim()) {
+                self.answer(key, &answer);
+            }
+        }
+    }
+
+    fn answer(&mut self, key: usize, answer: &str) {
+        if let Some(conn) = self.conns.get_mut(&key) {
+            conn.stream().output(answer.as_bytes());
+            conn.stream().output(b"\n");
+        }
+    }
+
+    /// A command's result, for the connection that has waited longest.
+    pub(crate) fn report(&mut self, result: Result<(), String>) {
+        if let Some(key) = self.waiting_reports.pop_front() {
+            self.answer(key, &outcome(result));
+        }
+    }
+
+    /// Answers those who wait for a full window, or have waited for long enough.
+    pub(crate) fn tell_full(&mut self) {
+        if self.awaiting.is_empty() {
+            return;
+        }
+        let now = self.now();
+        let is_full = match &self.machine {
+            Machine::Primary(primary) => is_full(&primary.status()),
+            _ => false,
+        };
+        for (key, until) in std::mem::take(&mut self.awaiting) {
+            if is_full || until <= now {
+                self.answer(key, &format!("{{\"ok\": true, \"full\": {is_full}}}"));
+            } else {
+                self.awaiting.push((key, until));
+            }
+        }
+    }
+
+    /// The answer, unless it comes later.
+    fn command(&mut self, key: usize, line: &str) -> Option<String> {
+        let now = self.now();
+        let (name, argument) = line.split_once(' ').unwrap_or((line, ""));
+        let result = match (name, &mut self.machine) {
+            ("status", machine) => {
+                let shown = match machine {
+                    Machine::Primary(primary) => primary_status(
+                        &primary.status(),
+                        &primary.counts,
+                        &primary.latencies,
+                        &primary.verify,
+                        &io_status(&self.executor),
+                    ),
+                    Machine::Replica(replica) => {
+                        replica_status(&replica.status(), &io_status(&self.executor))
+                    }
+                    Machine::Fenced(hello) => {
+                        format!("{{\"role\": \"fenced\", \"epoch\": {}}}", hello.epoch)
+                    }
+                };
+                return Some(shown);
+            }
+            ("events", _) => return Some(self.events_since(argument)),
+            ("mode", Machine::Primary(primary)) => match Mode::named(argument) {
+                Some(mode) => {
+                    self.waiting_reports.push_back(key);
+                    primary.step(now, PrimaryEvent::SetMode(mode), &mut self.actions);
+                    return None;
+                }
+                None => Err(format!(
+                    "unknown mode {argument}; one of async, semi-sync, sync, strict-sync"
+                )),
+            },
+            ("window", Machine::Primary(primary)) => {
+                let Some(window) = window_of(argument) else {
+                    return Some(outcome(Err(format!(
+                        "{argument}: neither a number of bytes nor one of seconds, as in 5s"
+                    ))));
+                };
+                self.config.settings.semi = window;
+                self.waiting_reports.push_back(key);
+                primary.step(now, PrimaryEvent::SetWindow(window), &mut self.actions);
+                return None;
+            }
+            ("answer-within", Machine::Primary(primary)) => {
+                let Some((within, limit)) = within_of(argument) else {
+                    return Some(outcome(Err(format!(
+                        "{argument}: not microseconds, or microseconds and bytes"
+                    ))));
+                };
+                self.config.settings.within = within;
+                self.waiting_reports.push_back(key);
+                let event = PrimaryEvent::Adapt { within, limit };
+                primary.step(now, event, &mut self.actions);
+                return None;
+            }
+            ("await-full", Machine::Primary(_)) => match patience_of(argument) {
+                Some(patience) => {
+                    self.awaiting.push((key, now.saturating_add(patience)));
+                    return None;
+                }
+                None => Err(format!("{argument}: not a number of milliseconds")),
+            },
+            ("force", Machine::Primary(primary)) => {
+                self.waiting_reports.push_back(key);
+                primary.step(now, PrimaryEvent::Force, &mut self.actions);
+                return None;
+            }
+            (
+                "verify" | "verify-stop" | "verify-resync" | "copy-rate",
+                Machine::Primary(primary),
+            ) => {
+                let event = match (name, rate(argument)) {
+                    ("verify", Ok(rate)) => PrimaryEvent::Verify { rate },
+                    ("copy-rate", Ok(rate)) => PrimaryEvent::SetCopyRate(rate),
+                    ("verify" | "copy-rate", Err(problem)) => return Some(outcome(Err(problem))),
+                    ("verify-stop", _) => PrimaryEvent::StopVerify,
+                    _ => PrimaryEvent::VerifyResync,
+                };
+                self.waiting_reports.push_back(key);
+                primary.step(now, event, &mut self.actions);
+                return None;
+            }
+            ("resync", Machine::Primary(primary)) => {
+                primary.step(now, PrimaryEvent::Resync, &mut self.actions);
+                Ok(())
+            }
+            ("break", Machine::Replica(_)) if self.reopen => {
+                Err("this end is starting again; run break again in a moment".into())
+            }
+            ("break", Machine::Replica(replica)) => {
+                self.waiting_reports.push_back(key);
+                replica.step(now, replica::Event::Break, &mut self.actions);
+                return None;
+            }
+            ("rejoin", Machine::Fenced(_)) => {
+                let done = setup::become_secondary(&mut self.files);
+                self.changed_role(done)
+            }
+            ("reclaim", Machine::Fenced(_)) => {
+                let boot = self.boot();
+                let done = setup::reclaim(&mut self.files, boot);
+                self.changed_role(done)
+            }
+            ("serve", _) => self.serve(argument),
+            ("allow", _) => self.allow(argument),
+            ("unserve", _) => {
+                self.unserve();
+                Ok(())
+            }
+            ("peer", _) => {
+                self.config.peer = Some(Address::parse(argument));
+                Ok(())
+            }
+            ("stop", _) => {
+                self.stop = true;
+                Ok(())
+            }
+            (
+                "mode" | "window" | "answer-within" | "await-full" | "force" | "resync" | "break" | "rejoin" | "reclaim" | "verify" | "verify-stop"
+                | "verify-resync" | "copy-rate",
+                machine,
+            ) => {
+                let role = machine.hello().role.name();
+                Err(format!("{name}: not possible while this end is {role}"))
+            }
+            _ => Err(format!(
+                "unknown command {name}; one of status, events N, mode MODE, window BYTES|SECONDSs, answer-within MICROSECONDS [BYTES], await-full MILLISECONDS, break, resync, \
+                 copy-rate BYTES, verify [BYTES], verify-stop, verify-resync, rejoin, reclaim, force, \
+                 allow NETWORK, serve ADDRESS, unserve, peer ADDRESS, stop"
+            )),
+        };
+        Some(outcome(result))
+    }
+
+    fn changed_role(&mut self, done: std::io::Result<()>) -> Result<(), String> {
+        done.map_err(|problem| problem.to_string())?;
+        self.open_again();
+        Ok(())
+    }
+
+    fn events_since(&self, argument: &str) -> String {
+        let from: u64 = argument.parse().unwrap_or(0);
+        let events: Vec<String> = self
+            .events
+            .iter()
+            .filter(|event| event.number > from)
+            .map(|event| {
+                format!(
+                    "{{\"number\": {}, \"time\": {}, \"text\": {}}}",
+                    event.number,
+                    event.time,
+                    quoted(&event.text)
+                )
+            })
+            .collect();
+        format!("[{}]", events.join(", "))
+    }
+}
+
+fn outcome(result: Result<(), String>) -> String {
+    match result {
+        Ok(()) => "{\"ok\": true}".into(),
+        Err(problem) => format!("{{\"ok\": false, \"error\": {}}}", quoted(&problem)),
+    }
+}

@@ -1,0 +1,295 @@
+//! The files of one end: the image, and in the state directory `tracking`, `side` and `redo`.
+
+use crate::sys;
+use mirrord_live_core::io::{Backend, File as Name};
+use mirrord_live_core::setup;
+use mirrord_live_core::types::{BootId, Failure, Range};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// QEMU's permissions: to read consistently, to write, to resize; its locks lie on these bytes.
+const READ: i64 = 0;
+const WRITE: i64 = 1;
+const RESIZE: i64 = 3;
+const USED: i64 = 100;
+const UNSHARED: i64 = 200;
+
+#[derive(Clone)]
+pub struct Files {
+    pub image: Arc<File>,
+    pub tracking: Arc<File>,
+    pub side: Arc<File>,
+    pub log: Arc<File>,
+}
+
+fn explain(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+/// The size of a file or block device.
+pub fn size_of(file: &File) -> io::Result<u64> {
+    let mut file = file;
+    file.seek(SeekFrom::End(0))
+}
+
+/// Takes the locks that QEMU would take to write to an image that nobody else writes to.
+fn lock(image: &File, path: &Path) -> io::Result<()> {
+    for permission in [READ, WRITE, RESIZE] {
+        sys::lock_byte(image, USED + permission)?;
+    }
+    for permission in [WRITE, RESIZE] {
+        sys::lock_byte(image, UNSHARED + permission)?;
+    }
+    let theirs = [READ, WRITE, RESIZE].map(|permission| UNSHARED + permission);
+    let ours = [WRITE, RESIZE].map(|permission| USED + permission);
+    for at in theirs.into_iter().chain(ours) {
+        if sys::is_byte_locked(image, at)? {
+            return Err(io::Error::new(
+                io::ErrorKind::ResourceBusy,
+                format!(
+                    "{}: another program has the image open for writing",
+                    path.display()
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses an image that a loop device shows, or that is mounted.
+fn check_unused(path: &Path) -> io::Result<()> {
+    let path = fs::canonicalize(path)?;
+    let busy = |what: String| Err(io::Error::new(io::ErrorKind::ResourceBusy, what));
+    for entry in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
+        let backing = entry.path().join("loop/backing_file");
+        if fs::read_to_string(backing).is_ok_and(|backing| Path::new(backing.trim_end()) == path) {
+            return busy(format!(
+                "{}: in use by loop device {}; detach it first (losetup -d)",
+                path.display(),
+                entry.file_name().to_string_lossy()
+            ));
+        }
+    }
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let is_mounted = |line: &str| {
+        line.split(' ')
+            .next()
+            .is_some_and(|it| Path::new(it) == path)
+    };
+    if mounts.lines().any(is_mounted) {
+        return busy(format!("{}: mounted; unmount it first", path.display()));
+    }
+    Ok(())
+}
+
+/// How long to wait for the last process to let go of the image: the kernel may keep the file open,
+/// and its locks, after a process with io_uring is gone.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Opens an image that nothing else uses, or will not after this time.
+fn open_image(path: &Path, patience: Duration) -> io::Result<File> {
+    check_unused(path).map_err(|error| explain(path, &error))?;
+    let begun = Instant::now();
+    loop {
+        match open_locked(path) {
+            Err(error)
+                if error.kind() == io::ErrorKind::ResourceBusy && begun.elapsed() < patience =>
+            {
+                thread::sleep(Duration::from_millis(20));
+            }
+            opened => return opened,
+        }
+    }
+}
+
+fn open_locked(path: &Path) -> io::Result<File> {
+    let is_device = fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    if is_device {
+        // The kernel knows of a mount by any name, of RAID, LVM and swap, also on a partition.
+        options.custom_flags(libc::O_EXCL);
+    }
+    let image = options
+        .open(path)
+        .map_err(|error| match error.raw_os_error() {
+            Some(libc::EBUSY) if is_device => io::Error::new(
+                io::ErrorKind::ResourceBusy,
+                format!(
+                    "{}: in use by a mount, RAID, LVM, swap or another program (lsblk shows which)",
+                    path.display()
+                ),
+            ),
+            _ => explain(path, &error),
+        })?;
+    lock(&image, path)?;
+    Ok(image)
+}
+
+/// The redo log. An end that was created before semi-sync has none yet.
+fn open_log(state: &Path) -> io::Result<File> {
+    let path = state.join("redo");
+    let mut options = OpenOptions::new();
+    let opened = options.read(true).write(true).create(true).truncate(false);
+    opened.open(&path).map_err(|error| explain(&path, &error))
+}
+
+/// Extents in one answer to a block status request.
+const EXTENTS_MAX: usize = 1024;
+
+impl Files {
+    pub fn open(image: &Path, state: &Path) -> io::Result<Files> {
+        let open = |path: &Path| {
+            let opened = OpenOptions::new().read(true).write(true).open(path);
+            opened.map_err(|error| explain(path, &error))
+        };
+        Ok(Files {
+            image: Arc::new(open_image(image, PATIENCE)?),
+            tracking: Arc::new(open(&state.join("tracking"))?),
+            side: Arc::new(open(&state.join("side"))?),
+            log: Arc::new(open_log(state)?),
+        })
+    }
+
+    /// Drops clean cached pages, so that the next read comes from the disk: after a failed
+    /// write-back such pages are readable, and count as written. Of the image, which may be large,
+    /// only if writes to it may be lost. A record that says so is kept: it may not be on the disk.
+    pub fn forget_cached(&self, boot: &BootId) {
+        let is_lost = || setup::read_record(self).is_ok_and(|record| record.boot != *boot);
+        sys::forget_cached(&self.side);
+        sys::forget_cached(&self.log);
+        if !is_lost() {
+            sys::forget_cached(&self.tracking);
+        }
+        if is_lost() {
+            sys::forget_cached(&self.image);
+        }
+    }
+
+    /// Checks that no other program uses the image.
+    pub fn check(image: &Path) -> io::Result<()> {
+        open_image(image, Duration::ZERO).map(|_| ())
+    }
+
+    /// Creates the files of the state directory, which must not have them yet.
+    pub fn create(image: &Path, state: &Path) -> io::Result<Files> {
+        fs::create_dir_all(state).map_err(|error| explain(state, &error))?;
+        for name in ["tracking", "side", "redo"] {
+            let path = state.join(name);
+            let created = OpenOptions::new().write(true).create_new(true).open(&path);
+            created.map_err(|error| explain(&path, &error))?;
+        }
+        Files::open(image, state)
+    }
+
+    /// What of a range of the image is data and what are holes (true); only the first if `one`.
+    pub fn extents(&self, range: Range, one: bool) -> io::Result<Vec<(u32, bool)>> {
+        let mut found = Vec::new();
+        let (mut at, end) = (range.offset, range.end());
+        while at < end && found.len() < if one { 1 } else { EXTENTS_MAX } {
+            let data = sys::seek(&self.image, at, false)?.unwrap_or(u64::MAX);
+            let (next, is_hole) = if data > at {
+                (data, true)
+            } else {
+                (sys::seek(&self.image, at, true)?.unwrap_or(end), false)
+            };
+            let next = next.min(end).max(at + 1);
+            found.push(((next - at) as u32, is_hole));
+            at = next;
+        }
+        Ok(found)
+    }
+
+    pub fn file(&self, name: Name) -> &Arc<File> {
+        match name {
+            Name::Image => &self.image,
+            Name::Tracking => &self.tracking,
+            Name::Side => &self.side,
+            Name::Log => &self.log,
+        }
+    }
+}
+
+impl Backend for Files {
+    fn read(&self, file: Name, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        let file = self.file(file);
+        let mut done = 0;
+        while done < into.len() {
+            match file.read_at(&mut into[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(read) => done += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        into[done..].fill(0);
+        Ok(())
+    }
+
+    fn write(&mut self, file: Name, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.file(file).write_all_at(data, offset)
+    }
+
+    fn zero(&mut self, range: Range, punch: bool) -> io::Result<()> {
+        let (offset, length) = (range.offset, u64::from(range.length));
+        let done = if punch {
+            sys::punch_hole(&self.image, offset, length)
+        } else {
+            sys::zero_range(&self.image, offset, length)
+        };
+        if done.is_ok() {
+            return Ok(());
+        }
+        // A file system without holes: the bytes are written.
+        let zeros = vec![0; range.length.min(1 << 20) as usize];
+        let mut at = offset;
+        while at < range.end() {
+            let piece = zeros.len().min((range.end() - at) as usize);
+            self.image.write_all_at(&zeros[..piece], at)?;
+            at += piece as u64;
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self, file: Name) -> io::Result<()> {
+        self.file(file).sync_data()
+    }
+
+    fn reserve(&mut self, file: Name, length: u64) -> io::Result<()> {
+        if length == 0 {
+            return self.file(file).set_len(0);
+        }
+        sys::allocate(self.file(file), length)
+    }
+
+    fn size(&self, file: Name) -> io::Result<u64> {
+        size_of(self.file(file))
+    }
+}
+
+/// The boot of this kernel.
+pub fn boot_id() -> io::Result<BootId> {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+    parse_id(&String::from_utf8_lossy(&digits))
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "malformed boot id"))
+}
+
+/// 32 hexadecimal digits.
+pub fn parse_id(text: &str) -> Option<[u8; 16]> {
+    let value = u128::from_str_radix(text, 16).ok()?;
+    (text.len() == 32).then(|| value.to_be_bytes())
+}
+
+/// What a client or the other end is told of a failed operation.
+pub fn failure_of(error: &io::Error) -> Failure {
+    match error.raw_os_error() {
+        Some(libc::ENOSPC | libc::EDQUOT) => Failure::NoSpace,
+        _ => Failure::Io,
+    }
+}

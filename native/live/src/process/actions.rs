@@ -1,0 +1,156 @@
+//! Executes what the state machine asks for.
+
+use super::*;
+
+impl Process {
+    /// Executes actions until there are none: first what goes to the other end, so that it works
+    /// while this one writes.
+    pub(crate) fn settle(&mut self) {
+        loop {
+            for action in std::mem::take(&mut self.actions) {
+                self.execute(action);
+            }
+            self.flush_link();
+            self.write_image();
+            self.executor.submit();
+            self.collect();
+            while let Some((token, outcome)) = self.backlog.pop_front() {
+                let now = self.now();
+                self.machine.done(now, token, outcome, &mut self.actions);
+            }
+            if self.actions.is_empty() {
+                break;
+            }
+        }
+        // What was done in part goes on.
+        self.executor.submit();
+    }
+
+    /// Writes what does not have to wait, and queues the rest. One that overlaps another under
+    /// way waits for it, with all that follow.
+    fn write_image(&mut self) {
+        while let Some((_, job)) = self.image_writes.front() {
+            let range = match job {
+                Job::Write { offset, data, .. } => Range::new(*offset, data.len() as u32),
+                Job::Zero(range, _) => *range,
+                _ => Range::new(0, 0),
+            };
+            if !self.executor.is_free(range) {
+                return;
+            }
+            let Some((token, mut job)) = self.image_writes.pop_front() else {
+                return;
+            };
+            if let Job::Write {
+                offset, data, done, ..
+            } = &mut job
+            {
+                *done = self.executor.try_write(*offset, data);
+                if *done == data.len() {
+                    self.backlog.push_back((token, Outcome::Done));
+                    continue;
+                }
+            }
+            self.executor.queue(For::Machine(self.life, token), job);
+        }
+    }
+
+    /// Notices that somebody has changed the size of the image while it is in use. What was cut off
+    /// is gone, and a larger one is of no use: only the first bytes are served and mirrored.
+    pub(super) fn check_size(&mut self) {
+        if !std::mem::replace(&mut self.is_looking, true) {
+            self.executor.queue(For::Size, Job::Size);
+        }
+    }
+
+    pub(super) fn size_found(&mut self, size: Option<u64>) {
+        self.is_looking = false;
+        let had = self.size;
+        if size == Some(had) || size == self.odd_size {
+            return;
+        }
+        self.odd_size = size;
+        let now = size.map_or("no size".to_owned(), |size| format!("{size} bytes"));
+        if size.is_some_and(|size| size > had) {
+            self.log(format!(
+                "the image has grown to {now}; the first {had} are served and mirrored; \
+                 restore its size, or the next start is refused"
+            ));
+            return;
+        }
+        let problem = format!("the image was truncated: it has {now}, and had {had}");
+        let time = self.now();
+        match &mut self.machine {
+            Machine::Primary(primary) => {
+                let event = primary::Event::Damaged(problem);
+                primary.step(time, event, &mut self.actions);
+            }
+            _ => {
+                self.log(format!("{problem}; stopped"));
+                self.stop = true;
+            }
+        }
+    }
+
+    pub(super) fn execute(&mut self, action: Action) {
+        let life = self.life;
+        let mut queue = |token, job| self.executor.queue(For::Machine(life, token), job);
+        match action {
+            Action::Write {
+                file,
+                offset,
+                data,
+                token,
+            } => {
+                let job = Job::Write {
+                    file,
+                    offset,
+                    data,
+                    done: 0,
+                };
+                match file {
+                    File::Image => self.image_writes.push_back((token, job)),
+                    _ => queue(token, job),
+                }
+            }
+            Action::Zero {
+                range,
+                punch,
+                token,
+            } => self
+                .image_writes
+                .push_back((token, Job::Zero(range, punch))),
+            Action::Read {
+                file,
+                offset,
+                length,
+                token,
+            } => queue(token, Job::Read(file, offset, vec![0; length as usize])),
+            Action::Sync { file, token } => queue(token, Job::Sync(file)),
+            Action::Reserve {
+                file,
+                length,
+                token,
+            } => queue(token, Job::Reserve(file, length)),
+            Action::Send(frame) => {
+                let link = self.link_key();
+                if let Some(conn) = link.and_then(|key| self.conns.get_mut(&key)) {
+                    link::send(conn.stream(), &frame);
+                }
+            }
+            Action::Disconnect(reason) => {
+                self.log(format!("link: disconnected: {reason}"));
+                self.flush_link();
+                let outgoing = self.outgoing.take();
+                for key in outgoing.into_iter().chain(self.incoming.take()) {
+                    self.close(key);
+                }
+            }
+            Action::Reply { request, result } => self.replied(request, result),
+            Action::DropClients => self.drop_clients(),
+            Action::Reopen => self.reopen = true,
+            Action::Report(result) => self.report(result),
+            Action::Log(line) => self.log(line),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The link to the other end: made by the primary, accepted by the secondary.
+
+use super::*;
+
+/// What is read of a connection before it is known whose it is.
+const STRANGER_MAX: usize = 64 << 10;
+
+impl Process {
+    /// Closes connections that do not say what they are for.
+    pub(super) fn drop_strangers(&mut self) {
+        let incoming = self.incoming;
+        for (key, conn) in &mut self.conns {
+            let is_strange = match conn {
+                Conn::Client(client) => client.session.is_negotiating(),
+                Conn::Incoming(_) => incoming != Some(*key),
+                Conn::Outgoing(stream) => stream.is_handshaking(),
+                Conn::Control(_) => false,
+            };
+            let stream = conn.stream();
+            stream.closed |= is_strange && stream.born.elapsed() > GREETING;
+        }
+    }
+
+    /// Connects to the other end, if this one is a primary without a connection.
+    pub(super) fn connect(&mut self) {
+        let is_wanted = match &self.machine {
+            Machine::Primary(primary) => primary.wants_link(),
+            _ => false,
+        };
+        if !is_wanted || self.outgoing.is_some() || Instant::now() < self.next_connect {
+            return;
+        }
+        self.next_connect = Instant::now() + RECONNECT;
+        let Some(peer) = self.config.peer.clone() else {
+            return;
+        };
+        let key = self.key();
+        let Ok(mut socket) = peer.connect() else {
+            return;
+        };
+        let is_registered = socket.register(self.poll.registry(), Key(key)).is_ok();
+        let mut stream = Stream::new(socket);
+        if is_registered && self.secure(&mut stream, With::Accepting) {
+            self.conns.insert(key, Conn::Outgoing(stream));
+            self.outgoing = Some(key);
+            let now = self.now();
+            self.machine.connected(now, &mut self.actions);
+        }
+    }
+
+    pub(super) fn link_input(&mut self, key: usize) {
+        loop {
+            let Some(conn) = self.conns.get_mut(&key) else {
+                return;
+            };
+            let stream = conn.stream();
+            let is_known = self.outgoing == Some(key) || self.incoming == Some(key);
+            if !is_known && stream.input().len() > STRANGER_MAX {
+                stream.closed = true;
+                return;
+            }
+            match link::receive(stream) {
+                Ok(Some(frame)) => self.link_frame(key, frame),
+                Ok(None) => return,
+                Err(problem) => {
+                    stream.closed = true;
+                    self.log(format!("link: {problem}; connection closed"));
+                    return;
+                }
+            }
+        }
+    }
+
+    pub(super) fn link_frame(&mut self, key: usize, frame: Frame) {
+        let now = self.now();
+        if self.outgoing == Some(key) || self.incoming == Some(key) {
+            self.machine.frame(now, frame, &mut self.actions);
+            return;
+        }
+        let theirs = Hello::decode(&frame.payload).filter(|_| frame.class == Class::Hello);
+        let mine = self.machine.hello();
+        let Some(theirs) = theirs.filter(|theirs| theirs.volume == mine.volume) else {
+            self.close(key);
+            return;
+        };
+        match &mut self.machine {
+            Machine::Replica(replica) if theirs.role == Role::Primary => {
+                // A newer connection replaces one whose end was not noticed.
+                if let Some(old) = self.incoming.replace(key) {
+                    self.conns.remove(&old);
+                }
+                let event = replica::Event::Connected;
+                replica.step(now, event, &mut self.actions);
+                self.machine.frame(now, frame, &mut self.actions);
+            }
+            Machine::Primary(primary) => {
+                let event = primary::Event::Challenge(theirs);
+                primary.step(now, event, &mut self.actions);
+                self.answer_hello(key, &mine);
+            }
+            _ => self.answer_hello(key, &mine),
+        }
+    }
+
+    pub(super) fn answer_hello(&mut self, key: usize, mine: &Hello) {
+        let frame = Frame::with_payload(Class::Hello, mine.epoch, mine.encode());
+        if let Some(conn) = self.conns.get_mut(&key) {
+            link::send(conn.stream(), &frame);
+        }
+    }
+
+    pub(super) fn link_key(&self) -> Option<usize> {
+        match &self.machine {
+            Machine::Primary(_) => self.outgoing,
+            _ => self.incoming,
+        }
+    }
+
+    pub(super) fn flush_link(&mut self) {
+        if let Some(conn) = self.link_key().and_then(|key| self.conns.get_mut(&key)) {
+            conn.stream().flush();
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Where clients connect to, and from where they may.
+
+use super::*;
+
+impl Process {
+    /// Listens for clients at one more address.
+    pub(crate) fn serve(&mut self, address: &str) -> Result<(), String> {
+        let address = Address::parse(address);
+        let is_open = self.config.clients_tls.is_none() && self.config.clients_from.is_empty();
+        if is_open && !address.is_local() {
+            return Err("other hosts can connect to this address; allow some first".into());
+        }
+        let done = self.listen(Door::Clients, &address);
+        done.map_err(|problem| problem.to_string())
+    }
+
+    /// Lets clients connect over TCP from these addresses, too.
+    pub(crate) fn allow(&mut self, network: &str) -> Result<(), String> {
+        let network = Network::parse(network).ok_or("not ADDRESS or ADDRESS/BITS")?;
+        self.config.clients_from.push(network);
+        Ok(())
+    }
+
+    /// Listens for clients no more, and disconnects them.
+    pub(crate) fn unserve(&mut self) {
+        self.listeners.retain(|_, (door, _)| *door != Door::Clients);
+        self.config.clients_from.clear();
+        self.drop_clients();
+    }
+}

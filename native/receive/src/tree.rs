@@ -1,0 +1,236 @@
+//! The file tree of the staged snapshot, reached through open folders.
+//!
+//! A path is split into its folder, which is opened beneath the snapshot without following any link
+//! and kept open, and one name, which no call follows.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{
+    fgetxattr_query, fstat, futimens, openat2, Mode, OFlags, ResolveFlags, Stat, Timespec,
+    Timestamps,
+};
+use rustix::io::Errno;
+
+use crate::command::{Time, Times};
+use crate::failure::{shown, Context, Result};
+
+/// How many folders are kept open.
+const OPEN_MAX: usize = 400;
+
+/// How every path is resolved: not above the folder where it starts, and through no link.
+pub const RESOLVE: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_MAGICLINKS);
+
+/// Open what is beneath a folder; nothing on the way may be a link.
+pub fn open_beneath(start: impl AsFd, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    openat2(
+        start,
+        path,
+        flags | OFlags::CLOEXEC | OFlags::NOFOLLOW,
+        Mode::empty(),
+        RESOLVE,
+    )
+}
+
+pub fn timestamps(times: &Times) -> Timestamps {
+    let spec = |time: &Time| Timespec {
+        tv_sec: time.seconds,
+        tv_nsec: time.nanoseconds.into(),
+    };
+    Timestamps {
+        last_access: spec(&times.access),
+        last_modification: spec(&times.change),
+    }
+}
+
+fn times_of(stat: &Stat) -> Times {
+    let time = |seconds, nanoseconds| Time {
+        seconds,
+        nanoseconds,
+    };
+    Times {
+        access: time(stat.st_atime, stat.st_atime_nsec as u32),
+        change: time(stat.st_mtime, stat.st_mtime_nsec as u32),
+    }
+}
+
+/// Folder and name of a path that is not empty.
+pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|&byte| byte == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (b"", path),
+    }
+}
+
+/// `path`, or something below it.
+pub fn is_within(path: &[u8], folder: &[u8]) -> bool {
+    let rest = path.strip_prefix(folder);
+    rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+}
+
+struct Folder {
+    fd: OwnedFd,
+    /// To be set when nothing changes in it any more, at the latest when it is closed.
+    times: Option<Times>,
+    /// What is created in it begins with attributes that the stream does not name.
+    inherits: bool,
+    used: u64,
+}
+
+pub struct Tree {
+    /// By path; the snapshot's own folder has the empty one and is never closed.
+    folders: BTreeMap<Vec<u8>, Folder>,
+    uses: u64,
+}
+
+impl Tree {
+    /// The snapshot's own folder keeps its times unless the stream changes them: the kernel does
+    /// not, when all that happened in it was that objects were there under temporary names.
+    pub fn new(root: OwnedFd) -> Result<Self> {
+        let stat = fstat(&root).or_failed(|| "the subvolume cannot be examined".into())?;
+        let mut tree = Self {
+            folders: BTreeMap::new(),
+            uses: 0,
+        };
+        tree.keep(b"", root);
+        tree.defer_times(b"", times_of(&stat));
+        Ok(tree)
+    }
+
+    fn keep(&mut self, path: &[u8], fd: OwnedFd) {
+        let folder = Folder {
+            inherits: gives_attributes(fd.as_fd()),
+            fd,
+            times: None,
+            used: self.uses,
+        };
+        self.folders.insert(path.to_vec(), folder);
+    }
+
+    pub fn root(&self) -> BorrowedFd<'_> {
+        self.folders[&b""[..]].fd.as_fd()
+    }
+
+    fn folder(&mut self, path: &[u8]) -> Result<&mut Folder> {
+        self.uses += 1;
+        if !self.folders.contains_key(path) {
+            if self.folders.len() >= OPEN_MAX {
+                self.close_oldest()?;
+            }
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+            let fd = open_beneath(self.root(), path, flags)
+                .or_failed(|| format!("cannot open the folder {}", shown(path)))?;
+            self.keep(path, fd);
+        }
+        let uses = self.uses;
+        match self.folders.get_mut(path) {
+            Some(folder) => {
+                folder.used = uses;
+                Ok(folder)
+            }
+            None => Err(Errno::NOENT).or_failed(|| "a folder was closed".into()),
+        }
+    }
+
+    /// The open folder of a path, and the name in it.
+    pub fn place<'a>(&mut self, path: &'a [u8]) -> Result<(BorrowedFd<'_>, &'a [u8])> {
+        let (folder, name) = split(path);
+        Ok((self.folder(folder)?.fd.as_fd(), name))
+    }
+
+    /// The open folders of two paths, and the names in them.
+    pub fn places<'a>(
+        &mut self,
+        one: &'a [u8],
+        other: &'a [u8],
+    ) -> Result<[(BorrowedFd<'_>, &'a [u8]); 2]> {
+        let (of_one, of_other) = (split(one), split(other));
+        self.folder(of_one.0)?;
+        self.folder(of_other.0)?;
+        // Both were just used, so neither was closed for the other.
+        let fd = |path: &[u8]| self.folders[path].fd.as_fd();
+        Ok([(fd(of_one.0), of_one.1), (fd(of_other.0), of_other.1)])
+    }
+
+    /// Whether what is created at `path` begins with attributes of its folder.
+    pub fn inherits_at(&mut self, path: &[u8]) -> Result<bool> {
+        Ok(self.folder(split(path).0)?.inherits)
+    }
+
+    /// The folder at `path` itself, if it is open.
+    pub fn open_folder(&self, path: &[u8]) -> Option<BorrowedFd<'_>> {
+        self.folders.get(path).map(|folder| folder.fd.as_fd())
+    }
+
+    /// Set a folder's times later; false when it is not open.
+    pub fn defer_times(&mut self, path: &[u8], times: Times) -> bool {
+        let folder = self.folders.get_mut(path);
+        folder.map(|folder| folder.times = Some(times)).is_some()
+    }
+
+    /// The attributes that what is created in a folder inherits may have changed.
+    pub fn look_again(&mut self, path: &[u8]) {
+        if let Some(folder) = self.folders.get_mut(path) {
+            folder.inherits = gives_attributes(folder.fd.as_fd());
+        }
+    }
+
+    fn close_oldest(&mut self) -> Result<()> {
+        let others = self.folders.iter().filter(|(path, _)| !path.is_empty());
+        let oldest = others.min_by_key(|(_, folder)| folder.used);
+        let Some(path) = oldest.map(|(path, _)| path.clone()) else {
+            return Ok(());
+        };
+        match self.folders.remove(&path) {
+            Some(folder) => set_times(&path, &folder),
+            None => Ok(()),
+        }
+    }
+
+    /// Close what is at and below `path`, because it gets another path or none.
+    pub fn release(&mut self, path: &[u8]) -> Result<()> {
+        let below = self.folders.range(path.to_vec()..);
+        let paths: Vec<Vec<u8>> = below
+            .map(|(found, _)| found)
+            .take_while(|found| found.starts_with(path))
+            .filter(|found| is_within(found, path))
+            .cloned()
+            .collect();
+        for path in paths {
+            if let Some(folder) = self.folders.remove(&path) {
+                set_times(&path, &folder)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Set all times that were deferred.
+    pub fn flush(&mut self) -> Result<()> {
+        for (path, folder) in &mut self.folders {
+            set_times(path, folder)?;
+            folder.times = None;
+        }
+        Ok(())
+    }
+}
+
+fn set_times(path: &[u8], folder: &Folder) -> Result<()> {
+    let Some(times) = &folder.times else {
+        return Ok(());
+    };
+    futimens(&folder.fd, &timestamps(times))
+        .or_failed(|| format!("cannot set the times of {}", shown(path)))
+}
+
+/// Whether a folder has a default ACL, a compression property, or gives its group.
+fn gives_attributes(fd: BorrowedFd) -> bool {
+    let is_set_group = |stat: Stat| stat.st_mode & 0o2000 != 0;
+    if fstat(fd).map_or(true, is_set_group) {
+        return true;
+    }
+    [c"system.posix_acl_default", c"btrfs.compression"]
+        .iter()
+        .any(|name| fgetxattr_query(fd, *name).is_ok())
+}

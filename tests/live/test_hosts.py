@@ -1,0 +1,134 @@
+"""Live mirrors between two hosts: the other end through an agent, by a real sshd."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mirrord.config.hosts import render
+from tests.live.command import Home, Mirror, qemu_io
+from tests.live.lab import ROOT, Writer, wait_until
+from tests.live.test_commands import Served
+from tests.support.sshd import Sshd
+
+
+class Remote(Mirror):
+    """The destination is on the host `dr`, whose agent has these rights."""
+
+    def __init__(self, folder: Path, *allow: str) -> None:
+        super().__init__(folder, host="dr")
+        self.there = Home(folder / "there")
+        self.sshd = Sshd(folder / "sshd").start()
+        words = ["env", f"MIRRORD_HOME={self.there.folder}", f"PYTHONPATH={ROOT}"]
+        words += [sys.executable, "-m", "mirrord", "agent", *allow]
+        host = self.sshd.host(name="dr", port=self.sshd.port, command=tuple(words), data="ssh")
+        hosts = self.home.folder / "etc/hosts.d"
+        hosts.mkdir(parents=True)
+        (hosts / "dr.toml").write_text(render(host))
+
+    def close(self) -> None:
+        super().close()
+        self.sshd.stop()
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Iterator[Remote]:
+    made = Remote(tmp_path, "--allow", f"receive={tmp_path}/b")
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_a_mirror_to_another_host(remote: Remote) -> None:
+    home = remote.home
+    home.start_daemon()
+    remote.initialize()
+    # The agent has ended with its session, the process has not.
+    assert remote.destination.pid is not None
+    for end in (remote.source, remote.destination):
+        assert "tls-peer peer.pem" in (end.store / "config").read_text()
+        assert (end.store / "key.pem").stat().st_mode & 0o777 == 0o600
+    home.run("serve", "db")
+    writer = Writer(Served(remote), blocks=500)
+    writer.start()
+    wait_until(lambda: writer.answered > 200, "writes")
+    # The other host cannot be managed, but the mirror goes on.
+    port, remote.sshd.port = remote.sshd.port, 0
+    remote.sshd.stop()
+    before = writer.answered
+    wait_until(lambda: writer.answered > before + 200, "writes without management")
+    found = home.status()
+    assert found["live"]["destination"] is None
+    assert any("cannot be reached" in each for each in found["problems"])
+    remote.sshd.port = port
+    remote.sshd.start()
+    wait_until(lambda: home.status()["live"]["destination"] is not None, "the other host", 60)
+    remote.destination.kill()
+    wait_until(lambda: remote.destination.pid is not None, "the process again", 60)
+    wait_until(home.is_in_sync, "sync", 60)
+    writer.finish()
+    assert not writer.errors
+    remote.assert_equal()
+    writer.check(remote.destination.path.read_bytes())
+
+
+def test_failover_to_another_host_and_back(remote: Remote) -> None:
+    home = remote.home
+    remote.initialize()
+    home.run("serve", "db")
+    qemu_io(home.uri(), "write -P 1 0 1M")
+    remote.source.kill()
+    assert "does not answer" in home.run("break", "db")
+    said = home.run("serve", "db", "--socket", str(remote.destination.path.parent / "s"))
+    assert "image://dr" in said
+    uri = f"nbd+unix:///?socket={remote.destination.path.parent}/s"
+    qemu_io(uri, "read -P 1 0 1M", "write -P 2 0 512k")
+    # The former primary is started, and fenced by the other end, which it can reach.
+    home.run("reverse", "db", "--yes")
+    qemu_io(uri, "write -P 3 0 4k", "flush")
+    assert remote.source.path.read_bytes() == remote.destination.path.read_bytes()
+    home.run("reverse", "db", "--yes")
+    assert home.status()["source"] == remote.ends[0]
+    home.run("serve", "db")
+    qemu_io(home.uri(), "read -P 3 0 4k", "read -P 2 4k 508k")
+    home.run("delete", "db", "--yes")
+    assert remote.destination.pid is None
+
+
+def test_what_a_peer_may_not_do(tmp_path: Path) -> None:
+    remote = Remote(tmp_path, "--allow", f"receive={tmp_path}/b", "--append-only")
+    try:
+        remote.initialize()
+        assert "may only append" in remote.home.refused("break", "db")
+        remote.home.refused("create", "x", remote.ends[0], f"image://dr{tmp_path}/c/x.img")
+    finally:
+        remote.home.run("delete", "db", "--yes")
+        assert remote.destination.pid is not None
+        os.kill(remote.destination.pid, 9)
+        remote.close()
+
+
+def test_a_scheduled_policy_over_the_agent(remote: Remote) -> None:
+    """In its hours semi-sync, at whichever host the primary is."""
+    home = remote.home
+    remote.initialize("--window", "1MiB")
+    file = home.folder / "etc/mirrors.d/db.toml"
+    text = file.read_text().replace('policy = "sync"', 'policy = "scheduled"')
+    keys = '[scheduled]\nhours = "Mon-Sun"\ninside = "semi-sync"\noutside = "sync"\n'
+    file.write_text(f"{text}\n{keys}")
+    home.start_daemon()
+
+    def is_semi(site: str) -> bool:
+        found = home.status()["live"][site]
+        return bool(found and found["state"] == "semi-sync" and found["window_bytes"] == 1 << 20)
+
+    wait_until(lambda: is_semi("source"), "semi-sync", 60)
+    assert home.status()["problems"] == []
+    home.run("reverse", "db", "--yes")
+    wait_until(lambda: is_semi("source"), "semi-sync from the other host", 60)
+    assert "semi-window 1048576" in (remote.destination.store / "config").read_text()

@@ -1,0 +1,96 @@
+"""The link is cut, stalls in one direction, and corrupts frames."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.live.lab import Pair, Proxy, Writer, wait_until
+
+
+@pytest.fixture
+def proxy(pair: Pair) -> Iterator[Proxy]:
+    proxy = Proxy(pair.secondary.link_port)
+    pair.primary.peer = f"127.0.0.1:{proxy.port}"
+    yield proxy
+    proxy.close()
+
+
+def _writer(pair: Pair) -> Writer:
+    pair.start()
+    writer = Writer(pair.primary, 1024)
+    writer.start()
+    wait_until(lambda: writer.answered > 50, "the first writes")
+    return writer
+
+
+def _left_sync(pair: Pair) -> int:
+    status = pair.primary.status()
+    assert status is not None
+    return int(status["left_sync"])
+
+
+def _checked(pair: Pair, writer: Writer) -> None:
+    pair.wait_in_sync()
+    writer.finish()
+    assert writer.errors == []
+    pair.assert_equal()
+    writer.check(pair.secondary.bytes())
+
+
+def test_a_short_cut_is_a_pause(pair: Pair, proxy: Proxy) -> None:
+    writer = _writer(pair)
+    for _ in range(3):
+        proxy.cut()
+        time.sleep(0.7)
+        proxy.heal()
+        pair.wait_in_sync()
+        time.sleep(0.2)
+    assert _left_sync(pair) == 0
+    _checked(pair, writer)
+
+
+def test_a_long_cut_leaves_the_replica_behind(pair: Pair, proxy: Proxy) -> None:
+    writer = _writer(pair)
+    proxy.cut()
+    wait_until(lambda: pair.primary.is_state("out-of-sync"), "leaving sync", 15)
+    before = writer.answered
+    wait_until(lambda: writer.answered > before + 100, "writes without the replica")
+    proxy.heal()
+    _checked(pair, writer)
+    assert _left_sync(pair) == 1
+
+
+def test_strict_sync_fails_instead(pair: Pair, proxy: Proxy) -> None:
+    writer = _writer(pair)
+    assert pair.primary.ask("mode strict-sync") == {"ok": True}
+    proxy.cut()
+    wait_until(lambda: 5 in writer.errors, "failing writes", 15)
+    proxy.heal()
+    pair.wait_in_sync()
+    writer.finish()
+    assert _left_sync(pair) == 0
+    pair.assert_equal()
+
+
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_a_cut_in_one_direction_is_noticed(pair: Pair, proxy: Proxy, direction: str) -> None:
+    writer = _writer(pair)
+    proxy.discards = direction
+    wait_until(lambda: not pair.primary.is_state("in-sync"), "the cut to be noticed", 5)
+    proxy.heal()
+    _checked(pair, writer)
+
+
+def test_a_corrupt_frame_is_a_lost_connection(pair: Pair, proxy: Proxy) -> None:
+    writer = _writer(pair)
+    for _ in range(5):
+        proxy.flips = 1
+        wait_until(lambda: proxy.flips == 0, "a frame to corrupt")
+        pair.wait_in_sync()
+        time.sleep(0.1)
+    assert "corrupt frame" in (pair.secondary.folder / "log").read_text()
+    assert _left_sync(pair) == 0
+    _checked(pair, writer)
