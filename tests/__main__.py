@@ -102,6 +102,7 @@ def run_one(name: str, arguments: list[str]) -> int:
     marks = group.marks
     if _NIGHTLY in arguments:
         arguments = [word for word in arguments if word != _NIGHTLY]
+        arguments.append("--hypothesis-profile=nightly")
     else:
         marks += " and not nightly"
     if group.before:

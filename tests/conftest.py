@@ -29,7 +29,9 @@ from tests.zfsvm.bridge import Bridged, BridgedSet
 from tests.zfsvm.guest import Guest
 
 #: How long an example takes says more of what else the machine does than of what is tested.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("nightly", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+#: The same examples in each run, so that a change is judged by what it changes. New ones: nightly.
+settings.register_profile("patient", settings.get_profile("nightly"), derandomize=True)
 settings.load_profile("patient")
 
 WAYS = ("process", "daemon", "push", "pull")
