@@ -31,6 +31,7 @@ NAMES = (
     "replay",
     "live",
     "live_capped",
+    "live_modes",
 )
 
 

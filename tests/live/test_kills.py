@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import random
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -29,6 +30,14 @@ _SIZE = _FIO_AT + _FIO_SIZE
 ENDINGS = ("in sync", "without the replica", "during a resync")
 
 
+def _takes_clients(path: Path) -> bool:
+    """The file is there a moment before anybody listens."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as made:
+        made.connect(str(path))
+        return True
+    return False
+
+
 @contextlib.contextmanager
 def _reconnecting(end: End) -> Iterator[str]:
     """The address of a server that passes requests on, also after restarts of `end`."""
@@ -38,7 +47,7 @@ def _reconnecting(end: End) -> Iterator[str]:
     words += ["--image-opts", f"{image},file.reconnect-delay=120"]
     server = subprocess.Popen(words)
     try:
-        wait_until(path.exists, "QEMU's socket")
+        wait_until(lambda: _takes_clients(path), "QEMU's socket")
         yield f"nbd+unix:///?socket={path}"
     finally:
         server.terminate()

@@ -85,7 +85,8 @@ def test_nothing_begins_between_the_end_of_a_run_and_the_break(
 ) -> None:
     """The break waits for a hook that does not answer at once; what comes meanwhile is refused."""
     script = tmp_path / "slow"
-    script.write_text("#!/bin/sh\nsleep 3\n")
+    go_on = tmp_path / "go-on"
+    script.write_text(f"#!/bin/sh\nwhile [ ! -e {go_on} ]; do sleep 0.1; done\n")
     script.chmod(0o755)
     served.initialized(schedule=EVERY_SECOND)
     file = served.paths.mirrors / f"{NAME}.toml"
@@ -96,9 +97,14 @@ def test_nothing_begins_between_the_end_of_a_run_and_the_break(
     served.lab.change(served.lab.source(), 1)
     until(lambda: (served.row()["running"] or {}).get("activity") == "snapshotting")
     breaking = Later(lambda: served.service.break_off(NAME))
-    time.sleep(0.5)
-    with pytest.raises(Busy, match="break"):
-        served.service.update(NAME)
+
+    def is_refused() -> bool:
+        with pytest.raises(Busy) as refused:
+            served.service.update(NAME)
+        return "break" in str(refused.value)
+
+    until(is_refused)
+    go_on.touch()
     breaking.end()
     assert isinstance(breaking.result, Result) and breaking.result.status == "done"
     assert served.row()["state"] == "broken-off"

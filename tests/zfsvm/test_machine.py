@@ -123,7 +123,9 @@ def test_it_ends_with_the_process_that_started_it_however_that_ends() -> None:
     after = (builder.folder() / "root.img").stat()
     assert (image.st_mtime_ns, image.st_size) == (after.st_mtime_ns, after.st_size)
     left = {file.name: file.stat().st_blocks for file in Path(folder).iterdir()}
-    assert set(left) <= {"blank", "console", "qemu.log"} and left["blank"] == 0
+    # (QEMU unlinks the file for what is written to the image as soon as it has opened it.)
+    kept = {name for name in left if not name.startswith("vl.")}
+    assert kept <= {"blank", "console", "qemu.log"} and left["blank"] == 0
     subprocess.run(["rm", "-r", folder], check=True)
 
 
