@@ -27,7 +27,7 @@ QUICK = ("--hold", "3", "--timeout", "0.6", "--heartbeat", "0.2", "--retry", "0.
 STAMP = struct.Struct("<QQ")
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout: float = 30) -> None:
+def wait_until(condition: Callable[[], bool], what: str, timeout: float = 90) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, f"timed out waiting for {what}"

@@ -188,7 +188,7 @@ def test_a_cut_link_releases_the_clients_and_its_return_brings_sync(mirror: Mirr
         wait_until(lambda: _is(mirror, "out-of-sync"), "the policy", 20)
         assert _primary(mirror)["mode"] == "async"
         before = writer.answered
-        wait_until(lambda: writer.answered > before + 50, "writes without the link", 5)
+        wait_until(lambda: writer.answered > before + 50, "writes without the link", 20)
         proxy.heal()
         wait_until(
             lambda: _is(mirror, "in-sync") and _primary(mirror)["mode"] == "sync", "sync", 60

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import random
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.live.lab import BLOCK, Client, End, Pair, Writer, wait_until
+from tests.support.service import takes_clients
 
 #: The stamped blocks come first; the rest of the image is fio's.
 _BLOCKS = 512
@@ -28,14 +28,6 @@ _FIO_SIZE = 4 << 20
 _SIZE = _FIO_AT + _FIO_SIZE
 #: How it is when the replica takes over.
 ENDINGS = ("in sync", "without the replica", "during a resync")
-
-
-def _takes_clients(path: Path) -> bool:
-    """The file is there a moment before anybody listens."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as made:
-        made.connect(str(path))
-        return True
-    return False
 
 
 @contextlib.contextmanager
@@ -47,7 +39,7 @@ def _reconnecting(end: End) -> Iterator[str]:
     words += ["--image-opts", f"{image},file.reconnect-delay=120"]
     server = subprocess.Popen(words)
     try:
-        wait_until(lambda: _takes_clients(path), "QEMU's socket")
+        wait_until(lambda: takes_clients(path), "QEMU's socket")
         yield f"nbd+unix:///?socket={path}"
     finally:
         server.terminate()

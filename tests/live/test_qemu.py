@@ -17,6 +17,7 @@ import pytest
 
 from tests.live.command import qemu_io
 from tests.live.lab import Pair, wait_until
+from tests.support.service import takes_clients
 
 SIZE = 8 << 20
 ROUNDS = 10
@@ -29,7 +30,7 @@ class Disk:
         self.socket, self.log = folder / f"{name}.nbd", folder / f"{name}.log"
         words = ["nbdkit", "--foreground", "--unix", str(self.socket), "--filter=log", "memory"]
         self.process = subprocess.Popen([*words, str(SIZE), f"logfile={self.log}"])
-        wait_until(self.socket.exists, "the disk")
+        wait_until(lambda: takes_clients(self.socket), "the disk")
 
     def count(self, request: str) -> int:
         return self.log.read_text().count(f" {request} id=")
@@ -60,7 +61,7 @@ def _mirrored_by_qemu(folder: Path, disks: list[Disk]) -> Iterator[str]:
     words += ["--export", "type=nbd,id=e,node-name=source,writable=on,name=db"]
     server = subprocess.Popen(words)
     try:
-        wait_until(control.exists, "QEMU")
+        wait_until(lambda: takes_clients(control), "QEMU")
         with socket.socket(socket.AF_UNIX) as connected:
             connected.settimeout(30)
             connected.connect(str(control))

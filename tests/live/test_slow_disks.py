@@ -14,6 +14,7 @@ import pytest
 
 from tests.live.kinds_of_io import EACH_IO, RINGLESS
 from tests.live.lab import Client, End, Pair, stamp, wait_until
+from tests.support.service import takes_clients
 
 _SIZE = 8 << 20
 #: Forbids io_uring_setup, as container runtimes do, and executes what it is told.
@@ -39,7 +40,7 @@ def _disk(folder: Path, *words: str) -> Iterator[tuple[Path, subprocess.Popen[by
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(subprocess.Popen(command))
         stack.callback(server.kill)
-        wait_until(socket.exists, "the server")
+        wait_until(lambda: takes_clients(socket), "the server")
         mounted = stack.enter_context(subprocess.Popen(["nbdfuse", image, "--unix", socket]))
         stack.callback(lambda: subprocess.run(["umount", image], check=True))
         wait_until(lambda: image.stat().st_size == _SIZE, "the device")

@@ -154,7 +154,7 @@ def test_a_process_is_killed_at_each_step(group: Group, label: str, both: bool) 
     process.kill()
     process.wait()
     if not both:
-        until(lambda: not group.app.asked(), 5)
+        until(lambda: not group.app.asked(), 15)
     assert group.app.asked() == (both and paused)
     group.again().recover(NAME)  # what the daemon does when it starts
     assert not group.app.asked() and not group.records()

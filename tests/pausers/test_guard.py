@@ -53,7 +53,7 @@ def started(wanted: Order) -> Guard:
     return guard
 
 
-def until(holds: Callable[[], bool], timeout_s: float = 10) -> float:
+def until(holds: Callable[[], bool], timeout_s: float = 90) -> float:
     """Wait until something holds; returns how long that took."""
     began_s = time.monotonic()
     while not holds():

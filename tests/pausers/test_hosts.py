@@ -167,7 +167,7 @@ def test_a_host_is_lost_at_each_step(
     assert done and (failed or label == "RESUMED")
     assert not pair.apps["one"].asked()
     if event is not _kill_both:
-        until(lambda: not pair.any_asked(), 2)
+        until(lambda: not pair.any_asked(), 10)
     found = numbers(pair.views())
     assert is_prefix(found) and (len(found) == shown or not failed)
     if event is _cut:
@@ -190,8 +190,8 @@ def test_the_coordinator_is_killed_at_each_step(pair: Hosts, label: str) -> None
     assert [app.frozen() for app in pair.apps.values()] == [paused] * 2
     process.kill()
     process.wait()
-    until(lambda: not pair.any_asked(), 5)
-    until(lambda: not pair.records(), 5)
+    until(lambda: not pair.any_asked(), 15)
+    until(lambda: not pair.records(), 15)
     pair.again().update(NAME)
     assert is_prefix(numbers(pair.views()))
     assert len(pair.snapshots()) <= 2

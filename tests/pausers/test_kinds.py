@@ -23,6 +23,7 @@ from mirrord.pausers.registry import checked, open_pauser
 from tests.pausers.test_guard import order, started, until
 from tests.support.btrfs import filesystem, unmount
 from tests.support.cgroups import Cgroup, cgroup, top
+from tests.support.service import takes_clients
 from tests.support.unit import ROOT
 
 SLEEP = "import time; time.sleep(100)"
@@ -295,7 +296,7 @@ def emulator(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
         env={**os.environ, "LD_LIBRARY_PATH": ":".join(folders)},
     )
     try:
-        until(path.exists)
+        until(lambda: takes_clients(path))
         yield process
     finally:
         process.kill()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -86,3 +88,11 @@ def until(condition: object, timeout_s: float = PATIENCE_S, *, what: str = "") -
     while not condition():
         assert time.monotonic() < deadline, f"waited {timeout_s} s in vain {what}"
         time.sleep(0.02)
+
+
+def takes_clients(path: Path) -> bool:
+    """Whether somebody listens at a unix socket: its file is there a moment before."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as made:
+        made.connect(str(path))
+        return True
+    return False
