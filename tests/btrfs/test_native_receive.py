@@ -277,7 +277,7 @@ def test_a_running_receive_does_not_delay_a_listing(pair: Pair) -> None:
         receiver.write(whole[:5_000_000])
         began_s = time.monotonic()
         pair.destination.stagings()
-        assert time.monotonic() - began_s < 1
+        assert time.monotonic() - began_s < alone._WAIT_S / 2
 
 
 def test_a_receive_that_goes_on_can_be_ended_at_any_moment(pair: Pair) -> None:
@@ -309,7 +309,8 @@ def test_a_receiver_waits_for_the_program_of_one_that_was_killed(
         with pytest.raises(Busy):
             pair.destination.receive(wanted(base, snapshot))
         monkeypatch.setattr(alone, "_WAIT_S", 90.0)
-        subprocess.run(["pkill", "-P", str(left.pid)], check=True)
+        ending = ["pkill", "-P", str(left.pid)]  # (the lock is held before the child is there)
+        until(lambda: subprocess.run(ending, check=False).returncode == 0)
         pair.destination.receive(wanted(base, snapshot)).close()
     finally:
         left.kill()
