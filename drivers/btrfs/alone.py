@@ -6,6 +6,8 @@ import contextlib
 import errno
 import fcntl
 import os
+from collections.abc import Callable
+from pathlib import Path
 
 from mirrord.core.errors import Busy
 from mirrord.drivers.btrfs.layout import Layout
@@ -21,7 +23,12 @@ def receive_lock(place: Layout, where: str) -> int:
     A program whose parent was killed may still write to what a new one creates under the
     same name; `Busy` when it does not exit in time.
     """
-    descriptor = os.open(place.staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    return locked(place.staging, where)
+
+
+def locked(folder: Path, where: str) -> int:
+    """A descriptor of a folder, locked; `Busy` when somebody else does not unlock it in time."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     until_s = clock.monotonic_s() + _WAIT_S
     while True:
         try:
@@ -41,7 +48,22 @@ def receive_lock(place: Layout, where: str) -> int:
             clock.sleep_s(_POLL_S)
 
 
-def wait_until_idle(place: Layout) -> None:
-    """Wait until no program applies a stream, for as long as `receive_lock` does."""
-    with contextlib.suppress(Busy, FileNotFoundError):
-        os.close(receive_lock(place, ""))
+def wait_until_idle(place: Layout, is_owned: Callable[[], bool]) -> None:
+    """Wait until no program applies a stream, for as long as `receive_lock` does; or until a living
+    process owns what it applies, which may take long.
+    """
+    until_s = clock.monotonic_s() + _WAIT_S
+    while not _is_idle(place) and not is_owned() and clock.monotonic_s() < until_s:
+        clock.sleep_s(_POLL_S)
+
+
+def _is_idle(place: Layout) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        descriptor = os.open(place.staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(descriptor)
+    return True

@@ -7,6 +7,7 @@ checkpoints/<transfer>/transfer.json   what is received
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import struct
@@ -16,7 +17,7 @@ from typing import NamedTuple
 from mirrord.core.errors import Damaged
 from mirrord.core.model import ReceiveRequest, Snapshot, SnapshotKind
 from mirrord.drivers.btrfs import layout, subvolume
-from mirrord.drivers.btrfs.alone import wait_until_idle
+from mirrord.drivers.btrfs.alone import locked, wait_until_idle
 from mirrord.drivers.btrfs.layout import Layout, Record
 from mirrord.system import files, steps
 from mirrord.system.native import StreamDigest
@@ -26,6 +27,8 @@ _SLOT = struct.Struct("<8sQIIQ32s16s")
 _SLOT_BYTES = 32 << 10
 _DIGEST_BYTES = 32
 _MAGIC = b"mrckpt1\0"
+#: Of the folder: the process that takes the checkpoints now, or took them last.
+_OWNER = "user.mirrord.owner"
 
 
 class Kept(NamedTuple):
@@ -68,8 +71,12 @@ def held(place: Layout) -> dict[str, Kept]:
         names = sorted(os.listdir(place.checkpoints))
     except FileNotFoundError:
         return {}
-    if any(not _is_owned(place.checkpoints / name) for name in names):
-        wait_until_idle(place)
+
+    def is_owned() -> bool:
+        return all(_is_owned(place.checkpoints / name) for name in names)
+
+    if not is_owned():
+        wait_until_idle(place, is_owned)
     return {name: look(place.checkpoints / name) for name in names}
 
 
@@ -111,10 +118,23 @@ def _slot(kept: Kept, data: bytes) -> tuple[int, int, str]:
 
 
 def own(kept: Kept) -> int:
-    """A descriptor that shows that this process takes the checkpoints, until it is closed."""
-    descriptor = os.open(kept.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return descriptor
+    """A descriptor that shows that this process takes the checkpoints, until it is closed. Called
+    with the receive lock: others hold this one for a moment only.
+    """
+    with contextlib.suppress(OSError):  # without space for it, the lock alone counts
+        os.setxattr(kept.path, _OWNER, _process(os.getpid()).encode())
+    return locked(kept.path, str(kept.path))
+
+
+def _process(pid: int) -> str:
+    """The namespace, number and start time of a process of our namespace; '' if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    if fields[0] in (b"Z", b"X"):
+        return ""
+    return f"{os.readlink('/proc/self/ns/pid')} {pid} {int(fields[19])}"
 
 
 def _is_owned(path: Path) -> bool:
@@ -126,9 +146,23 @@ def _is_owned(path: Path) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return False
     except BlockingIOError:
-        return True
+        return _owner_lives(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _owner_lives(descriptor: int) -> bool:
+    """Whether the process that holds the lock takes the checkpoints: a child of a killed one holds
+    it, too, until it executes its program.
+    """
+    try:
+        owner = os.getxattr(descriptor, _OWNER).decode()
+        space, pid, _started = owner.split()
+    except (OSError, ValueError):  # an earlier version of mirrord records none
+        return True
+    if space != os.readlink("/proc/self/ns/pid"):
+        return True
+    return _process(int(pid)) == owner
 
 
 def prepare(place: Layout, request: ReceiveRequest, where: str) -> Kept:

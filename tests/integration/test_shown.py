@@ -93,9 +93,10 @@ def test_an_older_disk_at_the_destination_shows_its_own_age(disk: Disk) -> None:
     disk.keep()
     time.sleep(2)
     world.lab.change(world.lab.source(), 1)
+    began_s = time.monotonic()
     world.service.update(NAME)
     second = world.status()
-    assert second["healthy"] and second["lag_s"] < 2
+    assert second["healthy"] and second["lag_s"] < time.monotonic() - began_s + 0.1
     disk.put_back()
     found = world.status()
     assert found["shown"] == first["shown"] and not found["healthy"]
@@ -116,8 +117,9 @@ def test_a_source_that_did_not_change_is_as_fresh_as_the_last_look_at_it(disk: D
     world = disk.world
     world.initialized()
     time.sleep(1)
+    began_s = time.monotonic()
     assert world.service.update(NAME).status == "unchanged"
-    assert world.status()["lag_s"] < 1
+    assert world.status()["lag_s"] < time.monotonic() - began_s + 0.1
 
 
 def test_a_destination_that_is_not_there_has_no_lag_but_a_problem(disk: Disk) -> None:
@@ -172,11 +174,11 @@ def test_a_full_destination_is_a_problem_though_no_verb_met_it(tmp_path: Path) -
         with (there / "ballast").open("wb") as ballast, pytest.raises(OSError, match="No space"):
             while True:
                 ballast.write(bytes(1 << 20))
-        os.sync()
+        subprocess.run(["sync", "-f", there], check=True)
         assert "no space is left at the destination" in problems(world)
         assert world.cli("monitor").returncode == 2
         (there / "ballast").unlink()
-        os.sync()
+        subprocess.run(["sync", "-f", there], check=True)
         assert "no space" not in problems(world)
         world.clean_up()
 

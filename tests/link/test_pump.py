@@ -13,6 +13,7 @@ import pytest
 
 from mirrord.core.errors import Damaged, LinkLost
 from mirrord.drivers.streams import CHUNK_BYTES_MAX, PipeSink
+from mirrord.link import exchange as exchanges
 from mirrord.link.exchange import Exchange
 from mirrord.link.lane import Lane
 from mirrord.link.session import Handler, Session
@@ -119,7 +120,10 @@ def test_noise_and_text_arrive_in_order_and_only_text_is_looked_at(most: int) ->
     assert sunk.unseen > 20_000_000
 
 
-def test_a_reader_that_stands_still_holds_up_no_other_call_and_no_cancellation() -> None:
+def test_a_reader_that_stands_still_holds_up_no_other_call_and_no_cancellation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exchanges, "_LAST_S", 40.0)
     sunk = Sunk()
     with pair(sunk) as (client, server):
         exchange = client.begin("take")
@@ -134,12 +138,12 @@ def test_a_reader_that_stands_still_holds_up_no_other_call_and_no_cancellation()
         began_s = time.monotonic()
         with pytest.raises(LinkLost, match="aborted"):
             send_all(exchange, piped(os.urandom(1 << 20) * 40), CHUNK_BYTES_MAX)
-        assert time.monotonic() - began_s < 4
+        assert time.monotonic() - began_s < 20
         assert client.call("say", 1, timeout_s=PATIENCE_S) == [1]
         assert max(one._held_bytes for one in server._exchanges.values()) <= 8 << 20
         began_s = time.monotonic()
         assert exchange.cancel()
-        assert time.monotonic() - began_s < 1
+        assert time.monotonic() - began_s < 20
         sunk.go.set()
         client.forget(exchange)
 

@@ -222,10 +222,10 @@ def test_a_silent_peer_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_idle_session_is_kept_alive_by_beats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "SILENCE_S", 4.0)
+    monkeypatch.setattr(lanes, "SILENCE_S", 7.0)
     monkeypatch.setattr(lanes, "BEAT_S", 0.5)
     with pair(echo) as (client, server):
-        time.sleep(6)
+        time.sleep(9)
         assert client.alive and server.alive
 
 
@@ -340,7 +340,11 @@ def test_another_version_is_named_with_ours() -> None:
 
 
 def test_a_peer_that_is_not_mirrord_is_quoted_in_the_error() -> None:
-    error = greeted(lambda stream: stream.write(b"220 mail.example.org ESMTP\r\n" + b"x" * 70_000))
+    def say(stream: FdStream) -> None:
+        with contextlib.suppress(OSError):  # it may be left in the middle of what it says
+            stream.write(b"220 mail.example.org ESMTP\r\n" + b"x" * 70_000)
+
+    error = greeted(say)
     assert isinstance(error, ProtocolError) and "220 mail.example.org" in error.why
 
 
