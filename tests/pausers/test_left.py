@@ -160,7 +160,7 @@ def test_a_daemon_that_starts_resumes_before_it_looks_at_the_mirrors(
     group.service.definitions.file(NAME).unlink()
     group.service.close()
     with daemon(group.home) as service:
-        until(lambda: not group.app.asked(), 10)
+        until(lambda: not group.app.asked(), 60)
         until(lambda: failing in service.run("alarms").stdout, 20)
         shown = service.run("alarms").stdout
         assert "may still be paused: " in shown and "no database" in shown
