@@ -28,6 +28,7 @@ NAMES = (
     "pause_hosts",
     "pause_sizes",
     "pause_cost",
+    "cassandra",
     "replay",
     "live",
     "live_capped",
