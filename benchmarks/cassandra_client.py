@@ -1,8 +1,8 @@
 """The client of `benchmarks cassandra`, a program of its own: it runs inside a host's namespace.
 
-    create ADDRESS                wait for the node, make the table, put once on both replicas
-    write ADDRESS LOG             put until SIGTERM; each acknowledged put is a line of LOG
-    check ADDRESS LOG LEVEL       what of LOG is in the table, as JSON
+create ADDRESS                wait for the node, make the table, put once on both replicas
+write ADDRESS LOG             put until SIGTERM; each acknowledged put is a line of LOG
+check ADDRESS LOG LEVEL       what of LOG is in the table, as JSON
 """
 
 from __future__ import annotations
@@ -139,6 +139,7 @@ def check(address: str, log: str, level: str) -> None:
 
 
 if __name__ == "__main__":
-    {"create": create, "write": write, "check": check}[sys.argv[1]](*sys.argv[2:])
+    commands: dict[str, Callable[..., None]] = {"create": create, "write": write, "check": check}
+    commands[sys.argv[1]](*sys.argv[2:])
     sys.stdout.flush()
     os._exit(0)  # the driver's threads are not waited for
