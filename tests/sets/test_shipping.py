@@ -20,7 +20,7 @@ from mirrord.engine.members import Members
 from tests.contract.sets import three
 from tests.crash.faults import attempt, labels
 from tests.integration.test_checkpoints import Until
-from tests.support.service import until
+from tests.support.service import PATIENCE_S, until
 from tests.support.snapshots import delete_by_force
 from tests.support.world import NAME, SetWorld
 
@@ -46,6 +46,10 @@ class Opened:
         self.places: list[str] = []
         self.fails: dict[str, int] = {}
         self.waits_for: Callable[[], bool] | None = None
+        #: The others stop after so many bytes until one has failed; which have stopped.
+        self.stops_at: int | None = None
+        self.stopped: set[str] = set()
+        failed = threading.Event()
         receive, write = BlockDriver.receive, BlockReceiver.write
         places: dict[int, str] = {}
         moved: dict[int, int] = {}
@@ -62,9 +66,13 @@ class Opened:
             moved[id(receiver)] += len(chunk)
             if place in self.fails and moved[id(receiver)] > self.fails[place]:
                 if self.waits_for is not None:
-                    until(self.waits_for, what="the others to be complete")
+                    until(self.waits_for, what="for the others")
+                failed.set()
                 raise TransferFailed("injected", where=place)
             write(receiver, chunk)
+            if self.stops_at is not None and moved[id(receiver)] > self.stops_at:
+                self.stopped.add(place)
+                assert failed.wait(PATIENCE_S)
 
         patch.setattr(BlockDriver, "receive", opened)
         patch.setattr(BlockReceiver, "write", written)
@@ -114,7 +122,9 @@ def test_one_members_failure_ends_the_others_which_keep_their_checkpoints(
 ) -> None:
     opened, end = Opened(monkeypatch), blocks.lab.destination()
     blocks.service.throttle(NAME, "3MiB/s")
-    opened.fails[end.drivers[0].location] = 1_600_000  # (a checkpoint is kept of each whole MiB)
+    opened.fails[end.drivers[0].location] = 0
+    opened.stops_at = 1_200_000  # (a checkpoint is kept of each whole MiB)
+    opened.waits_for = lambda: len(opened.stopped) == len(end.drivers) - 1
     before = set(threading.enumerate())
     with pytest.raises(TransferFailed, match="injected"):
         blocks.service.update(NAME)
@@ -123,6 +133,7 @@ def test_one_members_failure_ends_the_others_which_keep_their_checkpoints(
     kept = [driver.stagings() for driver in blocks.lab.destination().drivers[1:]]
     assert all(one and one[0].checkpoint and not one[0].complete for one in kept), kept
     opened.fails.clear()
+    opened.stops_at = None
     blocks.again().throttle(NAME, "unlimited")
     done = blocks.service.update(NAME)
     assert done.data["resumed_bytes"] > 0
