@@ -128,6 +128,10 @@ class Pair:
         self.primary.start()
         self.wait_in_sync()
 
+    def hold_long(self) -> None:
+        """Before it is started: an outage does not last too long because the host is busy."""
+        self.primary.options += ["--hold", "20"]
+
     def wait_in_sync(self) -> None:
         wait_until(lambda: self.primary.is_state("in-sync"), "sync")
 

@@ -52,7 +52,7 @@ def test_garbage_takes_neither_memory_nor_descriptors_nor_time(pair: Pair) -> No
         assert time.monotonic() - start < 15
     wait_until(lambda: _descriptors(pair.primary) <= before[0] + 1, "connections to be closed")
     assert _resident(pair.primary) < before[1] + buffers + 20 * MIB
-    assert pair.primary.is_state("in-sync")
+    pair.wait_in_sync()
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_a_peer_of_another_version_is_refused_by_name(pair: Pair) -> None:
         other.sendall(head)
         assert other.recv(10) == b""
     assert "the peer speaks version 9 of the live protocol, this end 1" in _log(pair.secondary)
-    assert pair.primary.is_state("in-sync")
+    pair.wait_in_sync()
 
 
 def _crc32c(data: bytes) -> int:
@@ -191,7 +191,7 @@ def test_an_image_that_grows_is_reported_and_served_as_before(pair: Pair) -> Non
     wait_until(lambda: "the image has grown" in _log(pair.primary), "the report")
     with Client(pair.primary) as client:
         assert client.write(0, stamp(0, 1)) == 0
-    assert pair.primary.is_state("in-sync")
+    pair.wait_in_sync()
 
 
 def test_a_truncated_image_is_not_served_any_more(pair: Pair) -> None:

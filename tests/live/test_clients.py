@@ -60,6 +60,7 @@ def test_fio_verifies_what_it_wrote(pair: Pair) -> None:
 
 
 def test_garbage_closes_one_connection_only(pair: Pair) -> None:
+    pair.hold_long()
     pair.start()
     chance = random.Random(3)
     with Client(pair.primary) as client:
@@ -74,7 +75,7 @@ def test_garbage_closes_one_connection_only(pair: Pair) -> None:
         for _ in range(50):
             with socket.create_connection(("127.0.0.1", port)) as stray:
                 stray.sendall(chance.randbytes(chance.randrange(1, 300)))
-    assert pair.primary.is_state("in-sync")
+    pair.wait_in_sync()
     status = pair.primary.status()
     assert status is not None and status["left_sync"] == 0
     pair.assert_equal()

@@ -49,6 +49,7 @@ def test_the_primary_is_killed(pair: Pair, seed: int) -> None:
 @EACH_IO
 def test_the_secondary_is_killed(pair: Pair, seed: int) -> None:
     chance = random.Random(seed)
+    pair.hold_long()
     writer = _started(pair)
     for _ in range(4):
         time.sleep(chance.random() * 0.4)

@@ -149,7 +149,7 @@ def test_a_device_that_grows_is_served_as_before(pair: Pair, tmp_path: Path) -> 
     wait_until(lambda: "the image has grown" in _log(pair.primary), "the report")
     with Client(pair.primary) as client:
         assert client.write(0, stamp(0, 1)) == 0
-    assert pair.primary.is_state("in-sync")
+    pair.wait_in_sync()
 
 
 def test_a_device_that_shrinks_is_not_served_any_more(pair: Pair, tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ def _checked(pair: Pair, writer: Writer) -> None:
 
 
 def test_a_short_cut_is_a_pause(pair: Pair, proxy: Proxy) -> None:
+    pair.hold_long()
     writer = _writer(pair)
     for _ in range(3):
         proxy.cut()
@@ -85,6 +86,7 @@ def test_a_cut_in_one_direction_is_noticed(pair: Pair, proxy: Proxy, direction: 
 
 
 def test_a_corrupt_frame_is_a_lost_connection(pair: Pair, proxy: Proxy) -> None:
+    pair.hold_long()
     writer = _writer(pair)
     for _ in range(5):
         proxy.flips = 1

@@ -209,7 +209,7 @@ def test_postgresql_is_recovered_from_the_replica(pair: Pair, tmp_path: Path) ->
     goes_on = threading.Event()
     with _device(pair, tmp_path) as device, _inserting(device, known, goes_on) as thread:
         wait_until(lambda: len(known) > 100, "rows", 60)
-        assert pair.primary.is_state("in-sync")
+        pair.wait_in_sync()
         pair.primary.kill()
         thread.join(60)
         assert not thread.is_alive()

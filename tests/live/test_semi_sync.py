@@ -155,6 +155,9 @@ def test_a_restarted_primary_answers_nothing_before_its_replica_has_everything(p
         pair.primary.start()
         with Client(pair.primary) as client:
             client.send(1, 7, 0, stamp(0, 2))
+            wait_until(
+                lambda: (pair.primary.status() or {})["outstanding_requests"] == 1, "the write"
+            )
             time.sleep(1)
             status = pair.primary.status() or {}
             assert status["outstanding_requests"] == 1 and status["state"] == "holding"

@@ -71,7 +71,7 @@ def test_a_difference_is_named_and_copied_on_request(pair: Pair) -> None:
     result = _complete(pair)
     assert result["differing"] == [[7 * BLOCK, 2 * BLOCK], [300 * BLOCK, BLOCK]]
     assert result["differing_bytes"] == 3 * BLOCK
-    assert pair.primary.is_state("in-sync")
+    pair.wait_in_sync()
     copied = (pair.primary.status() or {})["copied_bytes"]
     assert pair.primary.ask("verify-resync") == {"ok": True}
     wait_until(lambda: (pair.primary.status() or {}).get("generation") == 2, "the resync")
