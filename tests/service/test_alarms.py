@@ -87,12 +87,15 @@ def test_a_base_that_is_gone_is_an_alarm_before_the_next_update_needs_it(served:
     until(lambda: served.alarms() == {})
 
 
-def children_of(pid: int) -> list[int]:
-    """What any of its threads has started and still runs."""
-    found = []
+def programs_of(pid: int) -> list[int]:
+    """What any of its threads has started and still runs. Not a child that executes no program of
+    its own yet: the interpreter waits for that one, and would stop with it.
+    """
+    found, own = [], os.readlink(f"/proc/{pid}/exe")
     for thread in Path(f"/proc/{pid}/task").iterdir():
         with suppress(OSError):  # (it may have ended meanwhile)
-            found += [int(word) for word in (thread / "children").read_text().split()]
+            children = (thread / "children").read_text().split()
+            found += [int(word) for word in children if os.readlink(f"/proc/{word}/exe") != own]
     return found
 
 
@@ -108,8 +111,8 @@ def test_a_stalled_transfer_is_an_alarm_and_clears(served_btrfs: Served) -> None
     until(lambda: served.row()["activity"] == "transferring")
     assert served.daemon.process is not None
     pid = served.daemon.process.pid
-    until(lambda: children_of(pid), what="for a receiver")
-    children = children_of(pid)
+    while not (children := programs_of(pid)):
+        time.sleep(0.01)
     # The receiver does not read any more: the pipe fills, and no byte moves.
     for child in children:
         os.kill(child, signal.SIGSTOP)
