@@ -46,6 +46,7 @@ SETTINGS = """cluster_name: mirrord
 num_tokens: 1
 initial_token: "{token}"
 auto_bootstrap: false
+start_native_transport: true
 partitioner: org.apache.cassandra.dht.Murmur3Partitioner
 endpoint_snitch: SimpleSnitch
 seed_provider:

@@ -25,6 +25,7 @@ from typing import NamedTuple
 from benchmarks.harness import Row, median, need
 from tests.live.lab import VOLUME, free_port
 from tests.live.test_tls import Authority
+from tests.support.service import processor_s
 
 _NATIVE = Path(__file__).parents[1] / "native"
 ROUNDS = 3
@@ -33,7 +34,6 @@ SIZE = 1 << 30
 SPARSE = 1 << 40
 #: Added to each round trip of the delayed link, microseconds.
 DELAY_US = 5000
-_TICK = os.sysconf("SC_CLK_TCK")
 
 
 def build() -> Path:
@@ -88,11 +88,7 @@ class Running:
             self.helper = process
 
     def processor_s(self) -> float:
-        ticks = 0
-        for process in self.processes:
-            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
-        return ticks / _TICK
+        return sum(processor_s(process.pid) for process in self.processes)
 
     def stop(self) -> None:
         # A server may wait for its clients to close: all are told before one is waited for.

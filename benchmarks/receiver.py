@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks.harness import Row, filesystem, folder, median, run, timed
 from mirrord.system.native import receive_program
+from tests.support.service import processor_s
 
 ROUNDS = 5
 #: Of the large files together, and their number.
@@ -113,9 +114,9 @@ class _Bench:
                 most = max(most, *map(int, found), 0)
                 # The position is that of the program, too.
                 if not half_s and os.lseek(source.fileno(), 0, os.SEEK_CUR) >= half:
-                    half_s = _processor_s(child.pid)
+                    half_s = processor_s(child.pid)
                 time.sleep(0.01)
-            whole_s = _processor_s(child.pid)
+            whole_s = processor_s(child.pid)
         assert child.wait() == 0
         name, note = f"{MANY_FILES:,} files: ", f"{whole_s:.2f} s of processor time"
         return [
@@ -172,12 +173,6 @@ class _Bench:
         self._clean(base)
         note = f"{ours:.2f} s against {theirs:.2f} s"
         return Row(name, theirs / ours, "x", ">=", target, note=note)
-
-
-def _processor_s(pid: int) -> float:
-    """The processor time of a process, also of one that has ended and was not waited for."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _random_file(path: Path, length: int) -> None:

@@ -31,6 +31,7 @@ from benchmarks.harness import (
     timed,
 )
 from mirrord.drivers.block.volume import Volume
+from tests.support.service import processor_s
 
 MIRRORS = 500
 MINUTES = float(os.environ.get("MIRRORD_BENCH_MINUTES", "10"))
@@ -53,8 +54,7 @@ class Daemon:
             time.sleep(0.1)
 
     def cpu_s(self) -> float:
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return processor_s(self.process.pid)
 
     def memory_bytes(self) -> int:
         status = Path(f"/proc/{self.process.pid}/status").read_text()

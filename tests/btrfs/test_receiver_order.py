@@ -38,6 +38,7 @@ from tests.btrfs.streams import (
     write,
 )
 from tests.support import btrfs
+from tests.support.service import processor_s
 
 _FILE = command(MKFILE, (PATH, b"f"))
 #: What a file system may be called by, though few people would.
@@ -141,12 +142,6 @@ def test_a_file_that_becomes_a_link_is_not_written_to_any_more(target: Target) -
         target.remove_staged()
 
 
-def _worked_s(number: int) -> float:
-    """The processor time of a process, which does not depend on what else the host does."""
-    fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def test_a_million_attributes_take_no_memory(target: Target) -> None:
     """50 times 20,000 of one file: the time for each is the same, and nothing is kept of them."""
     one = b"".join(
@@ -158,9 +153,9 @@ def test_a_million_attributes_take_no_memory(target: Target) -> None:
     child.stdin.write(begin() + _FILE + one)
     times_s = []
     for _ in range(49):
-        began_s = _worked_s(child.pid)
+        began_s = processor_s(child.pid)
         child.stdin.write(one)
-        times_s.append(_worked_s(child.pid) - began_s)
+        times_s.append(processor_s(child.pid) - began_s)
     status = Path(f"/proc/{child.pid}/status").read_text()
     [peak] = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")]
     child.stdin.write(stream()[len(begin()) :])

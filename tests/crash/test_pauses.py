@@ -12,7 +12,7 @@ import pytest
 from mirrord.core.errors import MirrordError
 from tests.crash.faults import FAULTS, Crash, Point, broken_at, killed, points
 from tests.pausers.conftest import NAME, VOLUMES, Group, group
-from tests.pausers.test_guard import until
+from tests.support.service import until
 from tests.support.world import World
 
 #: Longer than a step takes: an application that runs earlier was resumed.

@@ -15,6 +15,7 @@ from typing import Any
 
 from mirrord.system import native, sockets
 from tests.live.lab import wait_until
+from tests.support.service import takes_clients
 
 WORDS = [sys.executable, "-m", "mirrord"]
 
@@ -60,13 +61,7 @@ class Home:
         with log:
             self._daemon = subprocess.Popen(words, env=self.environment, stdout=log, stderr=log)
         path = self.folder / "run/control.sock"
-
-        def answers() -> bool:
-            with suppress(OSError), closing(sockets.connected(path, timeout_s=1)):
-                return True
-            return False
-
-        wait_until(answers, "the daemon", 60)
+        wait_until(lambda: takes_clients(path), "the daemon", 60)
 
     def stop_daemon(self, number: int = signal.SIGTERM) -> None:
         if self._daemon is not None:

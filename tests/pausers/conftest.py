@@ -13,9 +13,9 @@ import pytest
 
 from mirrord.core.pause import PauseReport, decoded
 from mirrord.system.paths import Paths
-from tests.pausers.test_guard import until
 from tests.support import btrfs
 from tests.support.cgroups import Cgroup, cgroup
+from tests.support.service import until
 from tests.support.stripes import FILE, WRITER
 from tests.support.unit import ROOT
 from tests.support.verbs import Service

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from mirrord.config.hosts import render
 from tests.pausers.conftest import NAME, VOLUMES, Group
-from tests.pausers.test_guard import until
 from tests.support import btrfs
 from tests.support.cgroups import Cgroup, cgroup
 from tests.support.netns import Namespace, namespace
+from tests.support.service import until
 from tests.support.sshd import Sshd
 from tests.support.stripes import FILE, WRITER_OF_TWO
 from tests.support.unit import ROOT

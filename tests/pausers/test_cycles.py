@@ -25,7 +25,7 @@ from mirrord.system import steps
 from tests.crash.faults import FAULTS, Crash, broken_at, labels, points
 from tests.docs.test_prometheus import _get
 from tests.pausers.conftest import NAME, VOLUMES, Group, stopped_at
-from tests.pausers.test_guard import until
+from tests.support.service import until
 from tests.support.stripes import FILE, is_prefix, numbers
 from tests.support.unit import ROOT, daemon
 

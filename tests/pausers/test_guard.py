@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from mirrord.pausers.guard import Order
 from mirrord.pausers.record import resume_left
 from mirrord.pausers.session import Guard
 from tests.support.cgroups import Cgroup
+from tests.support.service import until
 from tests.support.unit import ROOT
 
 COUNT = """
@@ -53,15 +53,6 @@ def started(wanted: Order) -> Guard:
     return guard
 
 
-def until(holds: Callable[[], bool], timeout_s: float = 90) -> float:
-    """Wait until something holds; returns how long that took."""
-    began_s = time.monotonic()
-    while not holds():
-        assert time.monotonic() - began_s < timeout_s
-        time.sleep(0.005)
-    return time.monotonic() - began_s
-
-
 def test_nothing_runs_between_pause_and_resume(app: Cgroup, record: Path, tmp_path: Path) -> None:
     counted = tmp_path / "count"
     app.python(COUNT, counted)
@@ -90,7 +81,7 @@ def test_the_coordinator_is_killed(app: Cgroup, record: Path, stage: str) -> Non
         pid = int(process.stdout.readline())
         assert app.frozen() == (stage == "paused")
         process.kill()
-    assert until(lambda: not app.asked()) < 2, "long before the 30 s are over"
+    until(lambda: not app.asked(), 2, what="long before the 30 s are over")
     until(lambda: not Path(f"/proc/{pid}").exists())
     assert not record.exists()
 

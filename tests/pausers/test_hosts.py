@@ -28,9 +28,9 @@ from mirrord.pausers.record import UNKNOWN, add
 from mirrord.system import steps
 from tests.pausers.conftest import NAME, stopped_at
 from tests.pausers.hosts import Hosts, hosts
-from tests.pausers.test_guard import until
 from tests.support import btrfs
 from tests.support.cgroups import Cgroup
+from tests.support.service import until
 from tests.support.stripes import FILE, is_prefix, numbers
 from tests.support.verbs import Service
 

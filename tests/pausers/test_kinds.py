@@ -20,10 +20,10 @@ from mirrord.core.errors import MirrordError, PauseFailed, UsageError
 from mirrord.pausers import registry
 from mirrord.pausers.hook import HookPauser
 from mirrord.pausers.registry import checked, open_pauser
-from tests.pausers.test_guard import order, started, until
+from tests.pausers.test_guard import order, started
 from tests.support.btrfs import filesystem, unmount
 from tests.support.cgroups import Cgroup, cgroup, top
-from tests.support.service import takes_clients
+from tests.support.service import takes_clients, until
 from tests.support.unit import ROOT
 
 SLEEP = "import time; time.sleep(100)"

@@ -16,9 +16,9 @@ from mirrord.engine import stillpaused
 from mirrord.pausers.record import add, left_in
 from mirrord.pausers.session import Guard
 from tests.pausers.conftest import NAME, Group, stopped_at
-from tests.pausers.test_guard import until
 from tests.pausers.test_record import leave, program
 from tests.support import btrfs
+from tests.support.service import until
 from tests.support.stripes import is_prefix, numbers
 from tests.support.unit import daemon
 

@@ -15,9 +15,9 @@ from mirrord.core.pause import LeftPaused
 from mirrord.pausers.record import add, left_in, recorded, resume_left
 from mirrord.pausers.registry import open_pauser
 from mirrord.system import clock
-from tests.pausers.test_guard import until
 from tests.support.btrfs import unmount
 from tests.support.cgroups import Cgroup
+from tests.support.service import until
 
 
 def entry(text: str) -> LeftPaused:
