@@ -126,6 +126,14 @@ class Host:
         with log.open("wb") as out:
             return self.app.run(words, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
 
+    def wait_for(self, node: subprocess.Popen[str], log: Path) -> None:
+        """Until the node listens for clients."""
+        until_s = time.monotonic() + 400
+        while not run(*self.within, "ss", "-Htln", "sport", "=", ":9042"):
+            text = log.read_text(errors="replace")[-4000:]
+            assert node.poll() is None and time.monotonic() < until_s, text
+            time.sleep(0.5)
+
     def client(self, *words: str | Path) -> list[str]:
         """The command line of the client. -P: `cassandra` must be the driver's."""
         file = ROOT / "benchmarks/cassandra_client.py"
@@ -228,9 +236,9 @@ class Bench:
                 log = self.log(tag, name)
                 nodes.append(host.start(volumes[f"data{number}"], volumes[f"commit{number}"], log))
                 if not together:
-                    _waited(log, nodes[-1])
-            for name, node in zip(self.hosts, nodes, strict=True):
-                _waited(self.log(tag, name), node)
+                    host.wait_for(nodes[-1], log)
+            for (name, host), node in zip(self.hosts.items(), nodes, strict=True):
+                host.wait_for(node, self.log(tag, name))
             yield
         finally:
             for node in nodes:
@@ -278,15 +286,6 @@ class Bench:
         words = self.hosts[name].client("check", ADDRESSES[name], log, level)
         found: dict[str, int] = json.loads(run(*words))
         return found
-
-
-def _waited(log: Path, node: subprocess.Popen[str]) -> None:
-    """Until the node serves clients."""
-    until_s = time.monotonic() + 400
-    while "Starting listening for CQL clients" not in log.read_text(errors="replace"):
-        text = log.read_text(errors="replace")[-4000:]
-        assert node.poll() is None and time.monotonic() < until_s, text
-        time.sleep(0.5)
 
 
 def _replayed(text: str) -> int:

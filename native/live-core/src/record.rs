@@ -140,39 +140,36 @@ impl Record {
         if from.array::<8>()? != MAGIC {
             return None;
         }
-        let mut record = Record {
-            volume: from.array()?,
-            geometry: Geometry {
-                size: from.u64()?,
-                block: from.u32()?,
-                extent: from.u32()?,
-                hot: from.u32()?,
-            },
-            epoch: from.u64()?,
-            role: Role::from_code(from.u8()?)?,
-            mode: Mode::from_code(from.u8()?)?,
-            boot: from.array()?,
-            synced: false,
-            bounded: false,
-            unfenced: false,
-            generation: 0,
-            phase: Phase::Empty,
-            side: 0,
-            log: 0,
-            diverged: false,
-            since: 0,
-            serial: 0,
+        let volume = from.array()?;
+        let geometry = Geometry {
+            size: from.u64()?,
+            block: from.u32()?,
+            extent: from.u32()?,
+            hot: from.u32()?,
         };
+        let epoch = from.u64()?;
+        let role = Role::from_code(from.u8()?)?;
+        let mode = Mode::from_code(from.u8()?)?;
+        let boot = from.array()?;
         let state = from.u8()?;
-        record.synced = state & SYNCED != 0;
-        record.bounded = state & BOUNDED != 0;
-        record.unfenced = state & UNFENCED != 0;
-        record.generation = from.u64()?;
-        record.phase = Phase::from_code(from.u8()?)?;
-        record.side = from.u64()?;
-        record.diverged = from.u8()? != 0;
-        record.since = from.u64()?;
-        record.serial = from.u64()?;
+        let mut record = Record {
+            volume,
+            geometry,
+            epoch,
+            role,
+            mode,
+            boot,
+            synced: state & SYNCED != 0,
+            bounded: state & BOUNDED != 0,
+            unfenced: state & UNFENCED != 0,
+            generation: from.u64()?,
+            phase: Phase::from_code(from.u8()?)?,
+            side: from.u64()?,
+            log: 0,
+            diverged: from.u8()? != 0,
+            since: from.u64()?,
+            serial: from.u64()?,
+        };
         if state & !(SYNCED | BOUNDED | LOGGED | UNFENCED) != 0 {
             return Some((record, false));
         }

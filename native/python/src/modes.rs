@@ -1,12 +1,11 @@
 //! Python bindings of the simulation of live modes.
 
 use mirrord_core::modes::{Mode, Setpoints, Setup, Simulator};
-use mirrord_core::replay::Columns;
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::replay::{elements_of, raise};
+use crate::replay::{columns_of, raise};
 
 /// A simulated live mirror. It begins with the set-points of `direct`.
 #[pyclass]
@@ -74,18 +73,7 @@ impl ModeSimulator {
         offset: PyBuffer<i64>,
         length: PyBuffer<i64>,
     ) -> PyResult<()> {
-        let columns = Columns {
-            time_ns: elements_of(&time_ns)?,
-            volume: elements_of(&volume)?,
-            op: elements_of(&op)?,
-            offset: elements_of(&offset)?,
-            length: elements_of(&length)?,
-        };
-        let records = columns.time_ns.len();
-        let lengths = [columns.volume.len(), columns.op.len(), columns.offset.len()];
-        if columns.length.len() != records || lengths.iter().any(|&each| each != records) {
-            return Err(PyBufferError::new_err("columns of one length are needed"));
-        }
+        let columns = columns_of(&time_ns, &volume, &op, &offset, &length)?;
         py.detach(|| self.0.feed(columns)).map_err(raise)
     }
 

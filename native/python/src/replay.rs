@@ -19,6 +19,34 @@ pub fn elements_of<T: Element>(buffer: &PyBuffer<T>) -> PyResult<&[T]> {
     Ok(unsafe { std::slice::from_raw_parts(buffer.buf_ptr() as *const T, buffer.item_count()) })
 }
 
+/// The columns of records; they need one length.
+pub fn columns_of<'a>(
+    time_ns: &'a PyBuffer<i64>,
+    volume: &'a PyBuffer<u32>,
+    op: &'a PyBuffer<u8>,
+    offset: &'a PyBuffer<i64>,
+    length: &'a PyBuffer<i64>,
+) -> PyResult<Columns<'a>> {
+    let columns = Columns {
+        time_ns: elements_of(time_ns)?,
+        volume: elements_of(volume)?,
+        op: elements_of(op)?,
+        offset: elements_of(offset)?,
+        length: elements_of(length)?,
+    };
+    let records = columns.time_ns.len();
+    let others = [columns.volume.len(), columns.op.len()];
+    let ranges = [columns.offset.len(), columns.length.len()];
+    if [others, ranges]
+        .concat()
+        .iter()
+        .any(|&each| each != records)
+    {
+        return Err(PyBufferError::new_err("columns of one length are needed"));
+    }
+    Ok(columns)
+}
+
 fn packed<'py>(py: Python<'py>, values: impl Iterator<Item = i64>) -> Bound<'py, PyBytes> {
     let flat: Vec<u8> = values.flat_map(i64::to_le_bytes).collect();
     PyBytes::new(py, &flat)
@@ -81,23 +109,7 @@ impl Replayer {
         offset: PyBuffer<i64>,
         length: PyBuffer<i64>,
     ) -> PyResult<()> {
-        let columns = Columns {
-            time_ns: elements_of(&time_ns)?,
-            volume: elements_of(&volume)?,
-            op: elements_of(&op)?,
-            offset: elements_of(&offset)?,
-            length: elements_of(&length)?,
-        };
-        let records = columns.time_ns.len();
-        let others = [columns.volume.len(), columns.op.len()];
-        let ranges = [columns.offset.len(), columns.length.len()];
-        if others
-            .iter()
-            .chain(&ranges)
-            .any(|&length| length != records)
-        {
-            return Err(PyBufferError::new_err("columns of one length are needed"));
-        }
+        let columns = columns_of(&time_ns, &volume, &op, &offset, &length)?;
         py.detach(|| self.0.feed(columns)).map_err(raise)
     }
 
