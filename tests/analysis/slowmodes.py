@@ -45,6 +45,7 @@ class Mirror:
     local: int
     points: Points = _SYNC
     limit: int = 0
+    lowest: int = 0
     free: int = 0
     writes: list[Slow] = field(default_factory=list)
     #: Of the lag at each ms: bytes, and age of the oldest of it.
@@ -82,13 +83,16 @@ class Mirror:
     def direct(self, points: Points, now: int) -> None:
         before, self.points = self.points, points
         if points.limit is not None:
+            self.lowest, before_limit = points.limit, self.limit
             self.limit = points.limit
+            if points.within is not None:  # what nobody waits for at once, the rest gradually
+                self.limit = max(points.limit, min(before_limit, self.aged(now)))
         elif points.mode == "semi" and before.mode == "sync":
-            self.limit = 0
+            self.limit = self.lowest = 0
             if points.within is not None:
-                self.limit = self.aged(now - points.within / 2)
+                self.limit = self.lowest = self.aged(now - points.within / 2)
         if points.mode == "sync":
-            self.limit = 0
+            self.limit = self.lowest = 0
         self.limit = min(self.limit, points.most)
         self.admit(now)
 
@@ -106,6 +110,8 @@ class Mirror:
             on_the_way = each.acknowledged is None and each.sent is not None
             if on_the_way and (each.sent or 0) + self.reply <= now:
                 each.acknowledged = now
+                if self.limit > self.lowest:
+                    self.limit = max(self.lowest, self.limit - each.length // 2)
                 self.admit(now)
         self.grow(now)
 
@@ -115,8 +121,9 @@ class Mirror:
         if self.points.mode != "semi" or not waiting or within is None:
             return
         if now - waiting[0].at >= within and self.limit < self.points.most:
-            aged = self.aged(now - within / 2)
-            self.limit = min(max(self.limit, aged), self.points.most)
+            aged = min(self.aged(now - within / 2), self.points.most)
+            if aged > self.limit:
+                self.limit = self.lowest = aged
             self.admit(now)
 
     def admit(self, now: int) -> None:

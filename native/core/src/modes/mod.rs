@@ -51,7 +51,8 @@ pub struct Setup {
 pub struct Setpoints {
     pub mode: Mode,
     /// M; None: as it is, and at the change from synchronous mode what answers all writes that
-    /// arrived more than half of `within_ns` ago.
+    /// arrived more than half of `within_ns` ago. Where it grows, a smaller one holds at once down
+    /// to what is unacknowledged, and then gradually: by half of what is acknowledged.
     pub lag_bytes: Option<u64>,
     /// When a write has waited for so long, M grows to what answers all that have waited for half
     /// of it. None: M is fixed.
@@ -121,6 +122,8 @@ pub struct Simulator {
     dirty: Dirty,
     lag: Lag,
     limit: u64,
+    /// What it gets smaller to.
+    lowest: u64,
     active: bool,
     ended: bool,
     seen: Observed,
@@ -145,6 +148,7 @@ impl Simulator {
             dirty: Dirty::default(),
             lag: Lag::default(),
             limit: points.lag_bytes.unwrap_or(0),
+            lowest: points.lag_bytes.unwrap_or(0),
             active: false,
             ended: false,
             seen: Observed::default(),
@@ -203,16 +207,22 @@ impl Simulator {
         let before = self.points.mode;
         self.points = points;
         if let Some(bytes) = points.lag_bytes {
-            self.limit = bytes;
+            self.lowest = bytes;
+            self.limit = match points.within_ns {
+                Some(_) if bytes < self.limit => {
+                    self.limit.min(self.queue.unacknowledged()).max(bytes)
+                }
+                _ => bytes,
+            };
         }
         if points.mode == Mode::SemiSync && before == Mode::Sync && points.lag_bytes.is_none() {
-            self.limit = 0;
+            (self.limit, self.lowest) = (0, 0);
             if let Some(within_ns) = points.within_ns {
                 self.admit_older_than(self.now_ns.saturating_sub(within_ns / 2));
             }
         }
         if points.mode == Mode::Sync {
-            self.limit = 0;
+            (self.limit, self.lowest) = (0, 0);
         }
         self.limit = self.limit.min(points.max_lag_bytes);
         self.answer(self.now_ns);
@@ -320,6 +330,9 @@ impl Simulator {
                 self.seen.received += 1;
                 self.seen.received_ns += at_ns - arrived_ns;
                 self.lag.acknowledged(length);
+                if self.limit > self.lowest {
+                    self.limit = self.limit.saturating_sub(length / 2).max(self.lowest);
+                }
                 self.answer(at_ns);
                 self.queue.forget();
             } else if grow_ns <= at_ns {
@@ -358,7 +371,10 @@ impl Simulator {
     /// M becomes the bytes of all unacknowledged writes that arrived before or at `before_ns`.
     fn admit_older_than(&mut self, before_ns: i64) {
         let aged = self.queue.unacknowledged_until(before_ns);
-        self.limit = self.limit.max(aged).min(self.points.max_lag_bytes);
+        let aged = aged.min(self.points.max_lag_bytes);
+        if aged > self.limit {
+            (self.limit, self.lowest) = (aged, aged);
+        }
     }
 
     /// Starts to send what can start until then.

@@ -111,3 +111,27 @@ fn tracked_blocks_are_copied_once() {
     assert_eq!(made.totals().lag.peak_ns, (3 * 4096 * MS) / 1000 + 4 * MS);
     assert_eq!(made.lag.bytes, 0);
 }
+
+#[test]
+fn m_gets_smaller_by_half_of_what_is_acknowledged() {
+    let mut semi = points(Mode::SemiSync);
+    (semi.lag_bytes, semi.within_ns) = (Some(100_000), Some(1000 * MS));
+    let mut writes: Vec<_> = (0..10).map(|n| (0, n * 1000, 1000)).collect();
+    writes.push((900, 0, 1000));
+    let mut made = simulator(semi, &writes);
+    made.run(0); // 100 ms: all ten are acknowledged
+    semi.lag_bytes = Some(2000);
+    made.direct(semi);
+    assert_eq!(made.limit, 2000, "nobody waits for it");
+
+    semi.lag_bytes = Some(100_000);
+    let mut made = simulator(semi, &writes);
+    made.setup.period_ns = 8 * MS;
+    made.next_ns = Some(8 * MS); // four are acknowledged: each takes 1 ms, and 4 ms to answer
+    made.run(0);
+    semi.lag_bytes = Some(2000);
+    made.direct(semi);
+    assert_eq!(made.limit, 6000, "what is unacknowledged");
+    made.run(0);
+    assert_eq!(made.limit, 6000 - 6 * 500, "half of the other six");
+}

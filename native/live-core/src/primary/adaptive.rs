@@ -1,7 +1,10 @@
 //! The fast loop of semi-sync: M, the part of the window that is in force, grows so that no client
 //! waits for longer than it accepts. From *Dynamic synchronous/asynchronous replication* (Natanzon,
-//! Bachmat), section 3.1; the simulation has the same rule (native/core/src/modes). M gets smaller
-//! only when it is told to.
+//! Bachmat), section 3.1; the simulation has the same rules (native/core/src/modes). M gets smaller
+//! only when it is told to, and then gradually: at once down to what the other end lacks, as nobody
+//! waits for that, and then by half of what it acknowledges. So a client that fills the link however
+//! few its requests are goes on at half of the link's rate, and need not wait until the difference
+//! is sent, which would make M grow again.
 
 use super::writes::Issued;
 use super::Primary;
@@ -25,7 +28,15 @@ impl Primary {
     /// `limit` None: as it is; the window, if it does not grow.
     pub(super) fn adapt(&mut self, within: Time, limit: Option<u64>, out: &mut Vec<Action>) {
         self.settings.within = within;
-        self.limit = limit.or(self.limit.filter(|_| within > 0));
+        self.limit = self.limit.filter(|_| within > 0);
+        if let Some(limit) = limit {
+            self.lowest = limit;
+            let lacking = self.sent_bytes.saturating_sub(self.arrived_bytes);
+            self.limit = match self.limit {
+                Some(before) if limit < before => Some(before.min(lacking).max(limit)),
+                _ => Some(limit),
+            };
+        }
         self.answer_waiting(out);
         out.push(Action::Report(Ok(())));
     }
@@ -34,7 +45,15 @@ impl Primary {
     pub(super) fn begin_adapting(&mut self) {
         if self.settings.within > 0 {
             self.limit = Some(0);
+            self.lowest = 0;
             self.admit_aged();
+        }
+    }
+
+    /// M gets smaller while the other end gets more.
+    pub(super) fn lower(&mut self, arrived: u64) {
+        if let Some(limit) = self.limit.filter(|limit| *limit > self.lowest) {
+            self.limit = Some(limit.saturating_sub(arrived / 2).max(self.lowest));
         }
     }
 
@@ -68,6 +87,9 @@ impl Primary {
             .values()
             .filter(|each| !each.replied && !each.peer && each.osn > 0 && each.arrived <= before);
         let ahead = aged.map(|each| each.end.saturating_sub(self.arrived_bytes));
-        self.limit = self.limit.max(ahead.max());
+        if let Some(ahead) = ahead.max().filter(|ahead| Some(*ahead) > self.limit) {
+            self.limit = Some(ahead);
+            self.lowest = ahead;
+        }
     }
 }

@@ -214,6 +214,8 @@ pub struct Primary {
     is_window_full: bool,
     /// M: the part of the window that is in force; None: all of it.
     limit: Option<u64>,
+    /// What it gets smaller to.
+    lowest: u64,
     flushes: Vec<RequestId>,
     barrier: Option<Barrier>,
     barrier_wanted: bool,
@@ -319,6 +321,7 @@ impl Primary {
             answered_bytes: 0,
             is_window_full: false,
             limit: None,
+            lowest: 0,
             flushes: Vec::new(),
             barrier: None,
             barrier_wanted: false,
