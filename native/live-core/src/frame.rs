@@ -39,6 +39,8 @@ pub enum Class {
     Verify = 7,
     /// From here on operations go to a redo log.
     Stream = 8,
+    /// A write that a later one of the same unit replaces; its data is not sent.
+    Merged = 9,
     Hello = 16,
     Begin = 17,
     Begun = 18,
@@ -60,7 +62,7 @@ pub enum Class {
 }
 
 impl Class {
-    const ALL: [Class; 22] = [
+    const ALL: [Class; 23] = [
         Class::Write,
         Class::Zero,
         Class::Copy,
@@ -69,6 +71,7 @@ impl Class {
         Class::Commit,
         Class::Verify,
         Class::Stream,
+        Class::Merged,
         Class::Hello,
         Class::Begin,
         Class::Begun,
@@ -92,6 +95,8 @@ impl Class {
 
 /// `Zero`: the range may be freed. `Map`: this is the last one.
 pub const FLAG: u8 = 1;
+/// The operation's unit goes on: what the redo log gets of it, it gets with the end of the unit.
+pub const MORE: u8 = 2;
 
 #[derive(Clone, Debug)]
 pub struct Frame {

@@ -272,6 +272,11 @@ pub struct Settings {
     pub within: Time,
     /// Bytes of the redo log.
     pub log: u64,
+    /// In `semi-sync` not more of the writes is under way; in what waits, repeated writes of one
+    /// place are merged. `u64::MAX`: never.
+    pub merge_above: u64,
+    /// Bytes of the writes that become one unit by that.
+    pub unit: u64,
 }
 
 impl Settings {
@@ -303,6 +308,8 @@ impl Default for Settings {
             },
             within: 0,
             log: 256 << 20,
+            merge_above: u64::MAX,
+            unit: 4 << 20,
         }
     }
 }
