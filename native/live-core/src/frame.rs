@@ -97,6 +97,8 @@ impl Class {
 pub const FLAG: u8 = 1;
 /// The operation's unit goes on: what the redo log gets of it, it gets with the end of the unit.
 pub const MORE: u8 = 2;
+/// The payload is compressed: its length as it was, in 4 bytes, and a block of LZ4.
+pub const COMPRESSED: u8 = 4;
 
 #[derive(Clone, Debug)]
 pub struct Frame {
@@ -120,6 +122,7 @@ pub enum FrameError {
     Class(u8),
     Length(u32),
     Object(u64),
+    Compression,
 }
 
 impl std::fmt::Display for FrameError {
@@ -134,6 +137,7 @@ impl std::fmt::Display for FrameError {
             FrameError::PayloadChecksum => write!(out, "corrupt frame payload"),
             FrameError::Class(class) => write!(out, "unknown frame class {class}"),
             FrameError::Length(length) => write!(out, "frame payload of {length} bytes"),
+            FrameError::Compression => write!(out, "corrupt compressed payload"),
             FrameError::Object(object) => write!(out, "unknown object {object}"),
         }
     }

@@ -19,12 +19,14 @@ pub struct Hello {
     pub diverged: bool,
     /// A secondary's redo log that is open; 0: none. None: it does not know redo logs.
     pub log: Option<u64>,
-    /// What it understands beyond that, `MERGING`.
+    /// What it understands beyond that: `MERGING`, `COMPRESSION`.
     pub features: u8,
 }
 
 /// Units of which a part is not sent.
 pub const MERGING: u8 = 1;
+/// Payloads that are compressed.
+pub const COMPRESSION: u8 = 2;
 
 impl Hello {
     pub fn of(record: &Record, lost: bool) -> Self {
@@ -39,7 +41,7 @@ impl Hello {
             lost,
             diverged: record.diverged,
             log: Some(0),
-            features: MERGING,
+            features: MERGING | COMPRESSION,
         }
     }
 

@@ -272,11 +272,14 @@ pub struct Settings {
     pub within: Time,
     /// Bytes of the redo log.
     pub log: u64,
-    /// In `semi-sync` not more of the writes is under way; in what waits, repeated writes of one
-    /// place are merged. `u64::MAX`: never.
+    /// In `semi-sync`, repeated writes of one place are merged in what waits for the link while
+    /// more than `merge_above` bytes are not acknowledged: so many are under way at a time.
+    pub merge: bool,
     pub merge_above: u64,
     /// Bytes of the writes that become one unit by that.
     pub unit: u64,
+    /// Payloads are compressed where no client waits for the other end.
+    pub compress: bool,
 }
 
 impl Settings {
@@ -308,8 +311,10 @@ impl Default for Settings {
             },
             within: 0,
             log: 256 << 20,
-            merge_above: u64::MAX,
+            merge: true,
+            merge_above: 10_000_000,
             unit: 4 << 20,
+            compress: true,
         }
     }
 }

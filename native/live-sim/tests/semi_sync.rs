@@ -1,6 +1,6 @@
 //! Semi-sync step by step: two ends whose disks answer at once, and a link that can be cut.
 
-use mirrord_live_core::frame::{Class, Frame};
+use mirrord_live_core::frame::{Class, Frame, MORE};
 use mirrord_live_core::hello::Hello;
 use mirrord_live_core::io::{Action, Backend, File, Outcome, Token};
 use mirrord_live_core::primary::{self, Primary, State};
@@ -39,6 +39,10 @@ struct Pair {
     replies: HashMap<u64, Result<(), Failure>>,
     reports: Vec<Result<(), String>>,
     disconnects: usize,
+    /// The replica is of a version that knows neither units nor compression.
+    is_older: bool,
+    /// The operations that it was sent.
+    sent: Vec<(u64, Class)>,
 }
 
 fn open_primary(disk: &Disk, out: &mut Vec<Action>) -> Primary {
@@ -80,6 +84,8 @@ impl Pair {
             replies: HashMap::new(),
             reports: Vec::new(),
             disconnects: 0,
+            is_older: false,
+            sent: Vec::new(),
         };
         pair.execute(0, first);
         pair.execute(1, second);
@@ -150,6 +156,9 @@ impl Pair {
                 }
                 Action::Send(frame) if self.is_linked && node == 0 => {
                     let is_operation = frame.class.is_operation();
+                    if is_operation {
+                        self.sent.push((frame.sequence, frame.class));
+                    }
                     let event = replica::Event::Frame(frame);
                     if self.is_slow && is_operation {
                         self.underway.push_back(event);
@@ -157,7 +166,11 @@ impl Pair {
                         self.inputs.push_back(Input::Replica(event));
                     }
                 }
-                Action::Send(frame) if self.is_linked => {
+                Action::Send(mut frame) if self.is_linked => {
+                    if self.is_older && frame.class == Class::Hello {
+                        let length = frame.payload.len() - 1;
+                        frame.payload = Arc::new(frame.payload[..length].to_vec());
+                    }
                     let event = primary::Event::Frame(frame);
                     self.inputs.push_back(Input::Primary(event));
                 }
@@ -239,6 +252,18 @@ impl Pair {
     fn set_mode(&mut self, mode: Mode) {
         self.ask(primary::Event::SetMode(mode));
         assert_eq!(self.reports.pop(), Some(Ok(())));
+    }
+
+    /// Three writes of one sector, of which the link takes the first at once.
+    fn overwrite(&mut self) {
+        self.ask(primary::Event::MergeAbove(0));
+        self.is_slow = true;
+        self.sent.clear();
+        for request in [1, 41, 81] {
+            self.write(request);
+        }
+        self.is_slow = false;
+        self.pass(500);
     }
 
     /// One sector, of that number.
@@ -454,4 +479,72 @@ fn an_end_is_not_fenced_before_its_record_says_so() {
         };
         assert_eq!(pair.primary.hello().role, expected);
     }
+}
+
+#[test]
+fn repeated_writes_are_one_unit() {
+    let mut pair = Pair::in_semi_sync();
+    pair.overwrite();
+    let classes: Vec<Class> = pair.sent.iter().map(|(_, class)| *class).collect();
+    assert_eq!(classes[..3], [Class::Write, Class::Merged, Class::Write]);
+    assert_eq!(pair.primary.counts.merged_writes, 1);
+    assert_eq!(pair.primary.status().lag.buffered, 0);
+    let [mine, theirs] = [0, 1].map(|node| pair.disks[node].contents(File::Image));
+    assert_eq!(mine, theirs);
+}
+
+#[test]
+fn an_older_replica_gets_each_write() {
+    let mut pair = Pair::in_semi_sync();
+    pair.is_older = true;
+    pair.cut();
+    pair.is_linked = true;
+    pair.pass(500);
+    assert_eq!(pair.primary.state(), State::Semi);
+    pair.overwrite();
+    assert!(pair.sent.iter().all(|(_, class)| *class != Class::Merged));
+    assert_eq!(pair.primary.counts.merged_writes, 0);
+    assert!(!pair.primary.is_compressing());
+}
+
+#[test]
+fn a_unit_that_is_interrupted_is_sent_again() {
+    let mut pair = Pair::in_semi_sync();
+    pair.ask(primary::Event::MergeAbove(0));
+    pair.is_slow = true;
+    for request in [1, 41, 81] {
+        pair.write(request);
+    }
+    // The first write, and of the unit of the two others all but its end.
+    while pair.primary.counts.merged_writes == 0 || pair.underway.len() != 1 {
+        let next = pair.underway.pop_front();
+        pair.inputs.extend(next.map(Input::Replica));
+        pair.run();
+    }
+    assert_eq!(pair.primary.status().lag.buffered, 1024);
+    pair.cut();
+    assert_eq!(pair.primary.status().lag.buffered, 1024);
+    pair.is_slow = false;
+    pair.is_linked = true;
+    pair.pass(1000);
+    assert_eq!(pair.primary.status().lag.buffered, 0);
+    let [mine, theirs] = [0, 1].map(|node| pair.disks[node].contents(File::Image));
+    assert_eq!(mine, theirs);
+}
+
+#[test]
+fn a_unit_that_no_log_can_hold_is_refused() {
+    let mut pair = Pair::in_semi_sync();
+    let before = pair.disconnects;
+    let first = pair.primary.last_operation() + 1;
+    for number in 0..8 {
+        let mut frame = Frame::with_payload(Class::Write, pair.primary.record().epoch, vec![1; 2048]);
+        frame.sequence = first + number;
+        frame.length = 2048;
+        frame.flags = MORE;
+        pair.inputs
+            .push_back(Input::Replica(replica::Event::Frame(frame)));
+    }
+    pair.run();
+    assert!(pair.disconnects > before);
 }

@@ -2,6 +2,7 @@
 
 use crate::address::Address;
 use crate::executor::Executor;
+use crate::link::Traffic;
 use crate::machine::Machine;
 use crate::process::{Conn, Process};
 use mirrord_live_core::latency::Latency;
@@ -72,6 +73,7 @@ fn primary_status(
     counts: &primary::Counts,
     latencies: &primary::Latencies,
     verify: &Verify,
+    traffic: &Traffic,
     io: &str,
 ) -> String {
     let local = latencies.local.percentiles();
@@ -95,6 +97,8 @@ fn primary_status(
          \"answered\": {:?}, \"local\": {:?}, \"received\": {:?}, \"slowest_us\": {}, \
          \"window_bytes\": {}, \"window_us\": {}, \"lag_limit_bytes\": {}, \"answer_within_us\": {}, \
          \"buffered_bytes\": {}, \"lag_bytes\": {}, \"lag_us\": {}, \
+         \"merge\": {}, \"merge_above_bytes\": {}, \"merged_writes\": {}, \"merged_bytes\": {}, \"compress\": {}, \
+         \"payload_bytes\": {}, \"link_bytes\": {}, \
          \"window_full\": {}, \"copy_rate\": {}, \"verify\": {}, {}}}",
         quoted(state),
         quoted(status.mode.name()),
@@ -135,6 +139,13 @@ fn primary_status(
         status.lag.buffered,
         status.lag.bytes,
         status.lag.time,
+        status.merge,
+        status.merge_above,
+        counts.merged_writes,
+        counts.merged_bytes,
+        status.compress,
+        traffic.payload,
+        traffic.sent,
         is_full(status),
         status.copy_rate,
         verify_status(verify),
@@ -187,6 +198,15 @@ fn rate(argument: &str) -> Result<u64, String> {
         text => text
             .parse()
             .map_err(|_| format!("{text}: not a number of bytes a second")),
+    }
+}
+
+/// `on` or `off`.
+pub(crate) fn is_on(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("{text}: neither on nor off")),
     }
 }
 
@@ -305,6 +325,7 @@ impl Process {
                         &primary.counts,
                         &primary.latencies,
                         &primary.verify,
+                        &self.traffic,
                         &io_status(&self.executor),
                     ),
                     Machine::Replica(replica) => {
@@ -350,6 +371,26 @@ impl Process {
                 primary.step(now, event, &mut self.actions);
                 return None;
             }
+            ("merge" | "compress", Machine::Primary(primary)) => match is_on(argument) {
+                Ok(on) if name == "merge" => {
+                    primary.step(now, PrimaryEvent::Merge(on), &mut self.actions);
+                    Ok(())
+                }
+                Ok(on) => {
+                    self.config.settings.compress = on;
+                    primary.step(now, PrimaryEvent::Compress(on), &mut self.actions);
+                    Ok(())
+                }
+                Err(problem) => Err(problem),
+            },
+            ("merge-above", Machine::Primary(primary)) => match argument.parse() {
+                Ok(bytes) => {
+                    self.config.settings.merge_above = bytes;
+                    primary.step(now, PrimaryEvent::MergeAbove(bytes), &mut self.actions);
+                    Ok(())
+                }
+                Err(_) => Err(format!("{argument}: not a number of bytes")),
+            },
             ("await-full", Machine::Primary(_)) => match patience_of(argument) {
                 Some(patience) => {
                     self.awaiting.push((key, now.saturating_add(patience)));
@@ -413,7 +454,7 @@ impl Process {
                 Ok(())
             }
             (
-                "mode" | "window" | "answer-within" | "await-full" | "force" | "resync" | "break" | "rejoin" | "reclaim" | "verify" | "verify-stop"
+                "mode" | "window" | "answer-within" | "merge" | "merge-above" | "compress" | "await-full" | "force" | "resync" | "break" | "rejoin" | "reclaim" | "verify" | "verify-stop"
                 | "verify-resync" | "copy-rate",
                 machine,
             ) => {
@@ -421,7 +462,7 @@ impl Process {
                 Err(format!("{name}: not possible while this end is {role}"))
             }
             _ => Err(format!(
-                "unknown command {name}; one of status, events N, mode MODE, window BYTES|SECONDSs, answer-within MICROSECONDS [BYTES], await-full MILLISECONDS, break, resync, \
+                "unknown command {name}; one of status, events N, mode MODE, window BYTES|SECONDSs, answer-within MICROSECONDS [BYTES], merge on|off, merge-above BYTES, compress on|off, await-full MILLISECONDS, break, resync, \
                  copy-rate BYTES, verify [BYTES], verify-stop, verify-resync, rejoin, reclaim, force, \
                  allow NETWORK, serve ADDRESS, unserve, peer ADDRESS, stop"
             )),

@@ -4,7 +4,7 @@ use super::writes::SentKind;
 use super::{Link, Primary, State, Step};
 use crate::fault::Fault;
 use crate::frame::{Class, Frame};
-use crate::hello::{Begin, Hello, MERGING};
+use crate::hello::{Begin, Hello};
 use crate::io::Action;
 use crate::types::{Failure, Mode, Phase, Role, Time, SECOND};
 
@@ -83,7 +83,7 @@ impl Primary {
             }
             self.heard_fenced(hello.role);
             self.has_logs = hello.log.is_some();
-            self.has_merging = hello.features & MERGING != 0;
+            self.features = hello.features;
             self.peer = Some(hello);
             self.decide(out);
         }

@@ -10,6 +10,7 @@ use super::writes::Sent;
 use super::{Link, Primary, State};
 use crate::fault::Fault;
 use crate::frame::{Class, Frame, HEADER, MORE};
+use crate::hello::{COMPRESSION, MERGING};
 use crate::io::Action;
 use crate::types::Range;
 use std::collections::BTreeMap;
@@ -64,8 +65,10 @@ impl Primary {
         let first = self.sent.front().map_or(0, |each| each.frame.sequence);
         let mut at = (self.transmitted + 1).saturating_sub(first) as usize;
         while at < self.sent.len() {
-            if self.is_merging() && !self.sent[at].is_formed {
-                if self.has_to_wait() {
+            let above = self.settings.merge_above;
+            let is_more = self.is_merging() && self.flying + self.held > above;
+            if is_more && !self.sent[at].is_formed {
+                if self.flying > 0 && self.flying + self.unit() > above {
                     return;
                 }
                 self.form(at);
@@ -86,19 +89,24 @@ impl Primary {
     }
 
     fn is_merging(&self) -> bool {
-        self.state == State::Semi && self.has_merging && self.settings.merge_above < u64::MAX
+        self.state == State::Semi && self.has_merging() && self.settings.merge
+    }
+
+    pub(super) fn has_merging(&self) -> bool {
+        self.features & MERGING != 0
+    }
+
+    /// Payloads are to be compressed: no client waits for them.
+    pub fn is_compressing(&self) -> bool {
+        matches!(self.state, State::Semi | State::Resync)
+            && self.settings.compress
+            && self.features & COMPRESSION != 0
     }
 
     fn unit(&self) -> u64 {
         self.settings
             .unit
             .min((self.settings.merge_above / 2).max(UNIT_MIN))
-    }
-
-    /// There is more than the link should have, and it does not have room for a unit yet.
-    fn has_to_wait(&self) -> bool {
-        let above = self.settings.merge_above;
-        self.flying > 0 && self.flying + self.held > above && self.flying + self.unit() > above
     }
 
     /// Makes a unit of what waits from `first` on, as far as it is not larger than a unit, if

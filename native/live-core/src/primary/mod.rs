@@ -67,8 +67,11 @@ pub enum Event {
     SetMode(Mode),
     /// The limit of `semi-sync`.
     SetWindow(Window),
-    /// Bytes under way in `semi-sync` above which writes are merged.
+    /// Whether writes are merged, as far as `Settings.merge_above` says.
+    Merge(bool),
     MergeAbove(u64),
+    /// `Settings.compress`.
+    Compress(bool),
     /// How long a write may wait in `semi-sync` before the part of the window that is in force
     /// grows (0: it does not), and that part (None: as it is).
     Adapt {
@@ -211,8 +214,8 @@ pub struct Primary {
     stream: Option<u64>,
     /// It knows redo logs.
     has_logs: bool,
-    /// It knows merged writes.
-    has_merging: bool,
+    /// `Hello.features`.
+    features: u8,
     /// When the other end is asked for a redo log again.
     next_stream: Time,
     /// Bytes of all writes sent, of those that the other end has, and of those answered.
@@ -301,7 +304,7 @@ impl Primary {
             copy_used: 0,
             stream: None,
             has_logs: false,
-            has_merging: false,
+            features: 0,
             next_stream: 0,
             sent_bytes: 0,
             arrived_bytes: 0,
@@ -361,10 +364,9 @@ impl Primary {
             }
             Event::SetMode(mode) => self.set_mode(mode, out),
             Event::SetWindow(window) => self.set_window(window, out),
-            Event::MergeAbove(bytes) => {
-                self.settings.merge_above = bytes;
-                out.push(Action::Report(Ok(())));
-            }
+            Event::Merge(merge) => self.settings.merge = merge,
+            Event::MergeAbove(bytes) => self.settings.merge_above = bytes,
+            Event::Compress(compress) => self.settings.compress = compress,
             Event::Adapt { within, limit } => self.adapt(within, limit, out),
             Event::Resync => {
                 self.resync_wanted = true;

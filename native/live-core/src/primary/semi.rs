@@ -223,7 +223,7 @@ impl Primary {
             self.lose_stream("the replica's redo log is not the one that it had", out);
             return;
         }
-        if !self.has_merging && self.sent.iter().any(|each| each.is_formed) {
+        if !self.has_merging() && self.sent.iter().any(|each| each.is_formed) {
             self.link = Link::Ready;
             self.lose_stream(
                 "the replica's mirrord-live is too old for merged writes",

@@ -54,6 +54,10 @@ pub struct Status {
     /// Bytes a second of a resync; 0: no limit.
     pub copy_rate: u64,
     pub lag: Lag,
+    /// `Settings.merge`, `Settings.merge_above`, `Settings.compress`.
+    pub merge: bool,
+    pub merge_above: u64,
+    pub compress: bool,
 }
 
 impl Primary {
@@ -89,6 +93,9 @@ impl Primary {
                 + unanswered().map(|each| bytes(&each.range)).sum::<u64>(),
             copy_rate: self.copy_rate.limit(),
             lag: self.lag(),
+            merge: self.settings.merge,
+            merge_above: self.settings.merge_above,
+            compress: self.settings.compress,
             oldest: arrived
                 .min()
                 .map_or(0, |first| self.now.saturating_sub(first)),

@@ -46,8 +46,10 @@ pub fn settings() -> Settings {
             time: Time::MAX,
         },
         log: 20 << 10,
+        merge: true,
         merge_above: u64::MAX,
         unit: 3 << 10,
+        compress: false,
     }
 }
 
