@@ -538,7 +538,8 @@ fn a_unit_that_no_log_can_hold_is_refused() {
     let before = pair.disconnects;
     let first = pair.primary.last_operation() + 1;
     for number in 0..8 {
-        let mut frame = Frame::with_payload(Class::Write, pair.primary.record().epoch, vec![1; 2048]);
+        let mut frame =
+            Frame::with_payload(Class::Write, pair.primary.record().epoch, vec![1; 2048]);
         frame.sequence = first + number;
         frame.length = 2048;
         frame.flags = MORE;
