@@ -5,11 +5,12 @@ use crate::executor::Executor;
 use crate::link::Traffic;
 use crate::machine::Machine;
 use crate::process::{Conn, Process};
+use crate::words::{is_on, patience_of, rate, window_of, within_of};
 use mirrord_live_core::latency::Latency;
 use mirrord_live_core::primary::{self, Event as PrimaryEvent, Progress, State, Verify};
 use mirrord_live_core::replica;
 use mirrord_live_core::setup;
-use mirrord_live_core::types::{Mode, Time, Window, SECOND};
+use mirrord_live_core::types::{Mode, Time, SECOND};
 use std::fmt::Write;
 
 /// The longest command.
@@ -17,8 +18,6 @@ const LINE_MAX: usize = 4096;
 /// Writes that have waited for so long beyond the local image say that the window is full. Shorter
 /// waits are how the window limits clients that write faster than the link.
 const FULL_AFTER: Time = SECOND / 2;
-/// The largest window: the primary keeps these writes in memory.
-const WINDOW_MAX: u64 = 1 << 30;
 
 /// Something that happened, for `events`.
 pub(crate) struct Event {
@@ -189,57 +188,6 @@ fn verify_status(verify: &Verify) -> String {
         verify.started,
         verify.ended,
     )
-}
-
-/// Bytes a second; nothing or 0: no limit.
-fn rate(argument: &str) -> Result<u64, String> {
-    match argument.trim() {
-        "" => Ok(0),
-        text => text
-            .parse()
-            .map_err(|_| format!("{text}: not a number of bytes a second")),
-    }
-}
-
-/// `on` or `off`.
-pub(crate) fn is_on(text: &str) -> Result<bool, String> {
-    match text {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err(format!("{text}: neither on nor off")),
-    }
-}
-
-/// The window of semi-sync: bytes, or seconds with an `s`, of which there is a limit in bytes, too.
-pub(crate) fn window_of(text: &str) -> Option<Window> {
-    let (bytes, seconds) = match text.strip_suffix('s') {
-        Some(seconds) => (None, Some(seconds.parse::<f64>().ok()?)),
-        None => (Some(text.parse::<u64>().ok()?), None),
-    };
-    let seconds = seconds.filter(|value| value.is_finite() && *value >= 0.0 && *value < 1e9);
-    let time = match (bytes, seconds) {
-        (Some(_), _) => Time::MAX,
-        (None, Some(seconds)) => (seconds * SECOND as f64) as Time,
-        _ => return None,
-    };
-    let bytes = bytes.unwrap_or(WINDOW_MAX).min(WINDOW_MAX);
-    Some(Window { bytes, time })
-}
-
-/// How long a write may wait before more of the window is used, and how much is used now.
-fn within_of(text: &str) -> Option<(Time, Option<u64>)> {
-    let (within, limit) = text.split_once(' ').unwrap_or((text, ""));
-    let limit = match limit.trim() {
-        "" => None,
-        bytes => Some(bytes.parse().ok()?),
-    };
-    Some((within.parse().ok()?, limit))
-}
-
-/// How long to wait, from milliseconds.
-fn patience_of(text: &str) -> Option<Time> {
-    let milliseconds: Time = text.parse().ok()?;
-    milliseconds.checked_mul(SECOND / 1000)
 }
 
 fn replica_status(status: &replica::Status, io: &str) -> String {

@@ -12,6 +12,7 @@ mod nbd;
 mod process;
 mod stream;
 mod sys;
+mod words;
 
 use address::{Address, Network};
 use credentials::{Credentials, With};
@@ -143,14 +144,14 @@ fn settings(arguments: &mut Arguments) -> Result<(Settings, usize), String> {
         settings.copy_chunk = (bytes as u32).clamp(4096, 1 << 20);
     }
     if let Some(text) = arguments.take("semi-window") {
-        let window = control::window_of(&text);
+        let window = words::window_of(&text);
         settings.semi = window.ok_or(format!("--semi-window {text}: BYTES or SECONDSs"))?;
     }
     if let Some(bytes) = arguments.number("merge-above")? {
         settings.merge_above = bytes as u64;
     }
     if let Some(text) = arguments.take("compress") {
-        settings.compress = control::is_on(&text)?;
+        settings.compress = words::is_on(&text)?;
     }
     if let Some(bytes) = arguments.number("log")? {
         settings.log = (bytes as u64).max(LOG_MIN);
