@@ -76,6 +76,18 @@ class Live(Volume):
         """
 
     @abc.abstractmethod
+    def live_merge(self, merge: bool) -> None:
+        """Whether a primary in semi-sync sends only the newer of two writes of one place that wait
+        for the link (`live_traffic`). After a restart it does.
+        """
+
+    @abc.abstractmethod
+    def live_traffic(self, merge_above_bytes: int, compress: bool) -> None:
+        """What a primary saves on the link, also after a restart. In semi-sync at most so many
+        bytes are under way, and what waits beyond is merged. compress: what no client waits for.
+        """
+
+    @abc.abstractmethod
     def live_await_full(self, patience_s: float) -> bool:
         """Wait until writes to a primary wait because the window of semi-sync is full, at most so
         long (`AWAIT_S_MAX`); whether they do.

@@ -13,6 +13,7 @@ from mirrord.core.errors import MIRROR, NotFound, Refused, UsageError
 from mirrord.core.live import ImageFacts, LiveSetup, LiveStatus, Mode
 from mirrord.core.model import Role, Snapshot, VolumeFacts
 from mirrord.core.relationship import Relationship
+from mirrord.core.units import MERGE_ABOVE
 from mirrord.drivers.contract import Capability, Driver
 from mirrord.drivers.image import place
 from mirrord.drivers.image.process import LiveProcess, at_path, check_address, refusal
@@ -41,7 +42,8 @@ _LOCK_WAIT_S = 20.0
 
 class _End(NamedTuple):
     """What is recorded of an end, in `end.json`. link to allowed: see `Live.live_start` and
-    `Live.live_serve`. window: see `Live.live_window`. encrypted: the files in `_TLS` are there.
+    `Live.live_serve`. window: see `Live.live_window`. merge_above,
+    compress: see `Live.live_traffic`. encrypted: the files in `_TLS` are there.
     """
 
     mirror_id: str
@@ -54,6 +56,8 @@ class _End(NamedTuple):
     allowed: tuple[str, ...] = ()
     encrypted: bool = False
     window: str = ""
+    merge_above: int = MERGE_ABOVE
+    compress: bool = True
 
 
 @without_snapshots
@@ -203,6 +207,8 @@ class ImageDriver(Driver, Live):
             f"link {end.link}",
             *([f"peer {end.peer}"] if end.peer else []),
             *([f"semi-window {end.window}"] if end.window else []),
+            f"merge-above {end.merge_above}",
+            f"compress {'on' if end.compress else 'off'}",
             *(f"nbd {address}" for address in end.served),
             *(f"nbd-allow {network}" for network in end.allowed),
             *(f"{key} {file}" for key, file in _TLS_KEYS.items() if end.encrypted),
@@ -284,6 +290,22 @@ class ImageDriver(Driver, Live):
         """See `Live.live_answer_within`."""
         lag = "" if lag_bytes is None else f" {lag_bytes:d}"
         self._tell(f"answer-within {within_us:d}{lag}")
+
+    def live_merge(self, merge: bool) -> None:
+        """See `Live.live_merge`."""
+        self._tell(f"merge {'on' if merge else 'off'}")
+
+    def live_traffic(self, merge_above_bytes: int, compress: bool) -> None:
+        """See `Live.live_traffic`."""
+        end = self._demand_end()
+        with self.lock(f"mirrord {end.name}"):
+            end = self._demand_end()
+            end = end._replace(merge_above=merge_above_bytes, compress=compress)
+            self._record(end)
+            self._process.write_config(self._lines(end))
+            if self._process.is_running() and self._process.status().is_primary:
+                self._process.ask(f"merge-above {merge_above_bytes:d}")
+                self._process.ask(f"compress {'on' if compress else 'off'}")
 
     def live_await_full(self, patience_s: float) -> bool:
         """See `Live.live_await_full`."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from mirrord.core.errors import ConfigError
 from mirrord.core.model import Definition, HookCommands
 from mirrord.core.policies import PolicyKeys
+from mirrord.core.units import MERGE_ABOVE
 
 
 def check(definition: Definition, where_of: Callable[[str], str]) -> None:
@@ -34,6 +35,13 @@ def check(definition: Definition, where_of: Callable[[str], str]) -> None:
             where=where_of("window"),
             why="it limits how far the replica may be behind in semi-sync",
         )
+    for key, usual in (("merge_above", MERGE_ABOVE), ("compress", True)):
+        if not definition.is_live and getattr(definition, key) != usual:
+            raise ConfigError(
+                f"'{key}' is for images",
+                where=where_of(key),
+                why="it is about writes that are sent in semi-sync",
+            )
     if not definition.is_live:
         return
     unfit = {

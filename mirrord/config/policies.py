@@ -16,7 +16,7 @@ from mirrord.core.policies import (
     PolicyKeys,
     ScheduledKeys,
 )
-from mirrord.core.units import WINDOW, WINDOW_MAX, parse_size, window_argument
+from mirrord.core.units import MERGE_ABOVE, WINDOW, WINDOW_MAX, parse_size, window_argument
 
 
 def policy(value: Any) -> str:
@@ -110,7 +110,10 @@ def keys_of(values: Mapping[str, Any], where_of: Callable[[str, str], str]) -> P
     if dynamic is not None:
         _demand(DYNAMIC, dynamic, ("max_lat",), where_of)
         try:
-            found = DynamicKeys(**{_DYNAMIC[key]: value for key, value in dynamic.items()})
+            found = DynamicKeys(
+                merge_bytes=values.get("merge_above", MERGE_ABOVE),
+                **{_DYNAMIC[key]: value for key, value in dynamic.items()},
+            )
         except UsageError as error:
             where = where_of("window", DYNAMIC)
             raise ConfigError(error.what, where=where, why=error.why, hint=error.hint) from None

@@ -9,6 +9,7 @@ from mirrord.config import members, policies
 from mirrord.config.reading import TREE
 from mirrord.core.errors import ConfigError
 from mirrord.core.model import Definition, Endpoint
+from mirrord.core.units import MERGE_ABOVE
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
@@ -34,6 +35,7 @@ def as_written(endpoint: Endpoint, *, recursive: bool) -> str:
 def render(definition: Definition) -> str:
     """The text of a definition's file. Hooks and overrides are added by hand."""
     recursive = definition.source.kind == definition.destination.kind == TREE
+    merge_above = definition.merge_above
     lines = [
         f"# The mirror '{definition.name}'. Keys: docs/config.md. "
         "Check it with 'mirrord config check'.",
@@ -42,6 +44,8 @@ def render(definition: Definition) -> str:
         *(["# When writes are acknowledged (docs/live-modes.md)."] if definition.is_live else []),
         f"policy = {quoted(definition.policy)}",
         *([f"window = {quoted(definition.window)}"] if definition.window else []),
+        *([f'merge_above = "{merge_above}"'] if merge_above != MERGE_ABOVE else []),
+        *([] if definition.compress else ["compress = false"]),
         "",
     ]
     timing, pace = definition.timing, definition.pace

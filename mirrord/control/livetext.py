@@ -38,8 +38,19 @@ def details(reading: LiveReading) -> list[str]:
     if primary.dirty_bytes:
         lines.append(f"  to copy      {format_size(primary.dirty_bytes)}")
     link = "connected" if primary.connected else "not connected"
-    lines.append(f"  link         {link}, {format_size(primary.sent_bytes)} sent")
+    lines.append(f"  link         {link}, {_sent(primary)}")
     return lines
+
+
+def _sent(primary: LiveStatus) -> str:
+    """What the link was given, and what it was spared."""
+    text = f"{format_size(primary.sent_bytes)} sent"
+    if primary.merged_bytes:
+        text += f", of these {format_size(primary.merged_bytes)} merged"
+    if primary.link_bytes < primary.payload_bytes:
+        whole, left = format_size(primary.payload_bytes), format_size(primary.link_bytes)
+        text += f"; {whole} compressed to {left}"
+    return text
 
 
 def _by(reading: LiveReading, mode: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
+from mirrord.core.units import MERGE_ABOVE
+
 #: What is tracked as one: an extent of the image.
 EXTENT_BYTES = 1 << 20
 #: A resync always has so many bytes per second, so that it ends.
@@ -82,6 +84,9 @@ class LiveStatus(NamedTuple):
     long they took in total (us), until the client's answer, on the local image, and from when they
     were sent until the replica had them. slowest_us: the longest wait for an answer beyond the
     local image in the last half second to second. buffered_bytes: sent, and not at the replica.
+    merge, merge_above_bytes, compress: see `Live.live_merge` and `Live.live_traffic`.
+    merged_writes, merged_bytes: replaced by later ones before they were sent; included in
+    sent_bytes. payload_bytes: what the link was given; link_bytes: the same after compression.
     io: what reads and writes the image, `io_uring` or `threads`; io_reason: why it is not io_uring.
     """
 
@@ -122,6 +127,13 @@ class LiveStatus(NamedTuple):
     lag_limit_bytes: int = 0
     answer_within_us: int = 0
     buffered_bytes: int = 0
+    merge: bool = True
+    merge_above_bytes: int = MERGE_ABOVE
+    merged_writes: int = 0
+    merged_bytes: int = 0
+    compress: bool = True
+    payload_bytes: int = 0
+    link_bytes: int = 0
     slowest_us: int = 0
     answered: tuple[int, ...] = ()
     local: tuple[int, ...] = ()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, NamedTuple
 
 from mirrord.core.policies import PolicyKeys
+from mirrord.core.units import MERGE_ABOVE
 
 #: The path of a file in a volume: bytes; each byte that is not UTF-8 is one lone surrogate
 #: (mirrord.core.text). Escape it before showing it.
@@ -382,6 +383,7 @@ class Definition(NamedTuple):
     checkpoint_days: how long the checkpoint of an interrupted transfer is kept.
     policy, policy_keys: of a live mirror.
     window: how far a replica may be behind in semi-sync, in bytes or seconds; "": 16 MiB.
+    merge_above, compress: what a primary saves on the link (`Live.live_traffic`).
     link_addresses: where each site listens for the replica link of a live mirror, in the order of
         `site_names`; "": found out.
     """
@@ -393,6 +395,8 @@ class Definition(NamedTuple):
     policy: str = "async"
     policy_keys: PolicyKeys = PolicyKeys()
     window: str = ""
+    merge_above: int = MERGE_ABOVE
+    compress: bool = True
     keep_source: int | str = 2
     keep_destination: int | str = 10
     snapshots: tuple[str, ...] = ()

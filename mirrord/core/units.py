@@ -65,6 +65,9 @@ def parse_duration(text: str) -> float:
 WINDOW = "16MiB"
 #: The largest one: the primary keeps these writes in memory.
 WINDOW_MAX = 1 << 30
+#: Bytes on the link above which repeated writes are merged in semi-sync, unless a definition says
+#: another number.
+MERGE_ABOVE = 10_000_000
 
 
 def window_argument(text: str) -> str:

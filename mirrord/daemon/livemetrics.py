@@ -28,6 +28,10 @@ _COUNTERS = {
     "written_bytes": "Bytes of those.",
     "flushes": "Flushes of clients.",
     "sent_bytes": "Bytes sent to the replica.",
+    "merged_writes": "Writes that were not sent, as a later one replaced them.",
+    "merged_bytes": "Bytes of those.",
+    "payload_bytes": "Bytes of data for the link.",
+    "link_bytes": "Bytes of those after compression.",
     "copied_bytes": "Bytes sent by first copies and resyncs.",
     "left_sync": "How often the ends went out of sync.",
 }

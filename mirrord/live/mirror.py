@@ -176,6 +176,14 @@ class LiveMirror:
         if status.copy_rate != (max(wanted, COPY_RATE_MIN) if wanted else 0):
             primary.live_copy_rate(wanted)
 
+    def set_traffic(self, status: LiveStatus) -> None:
+        """Apply `merge_above` and `compress` at both ends, which may change roles."""
+        wanted = (self.definition.merge_above, self.definition.compress)
+        if wanted != (status.merge_above_bytes, status.compress):
+            for end in (self.source, self.destination):
+                with suppress(LinkLost, Unreachable):
+                    end.live_traffic(*wanted)
+
     def changing_mode(self, patience_s: float) -> AbstractContextManager[None]:
         """Held from reading or writing the definition's policy to telling the primary, so that who
         read it earlier does not undo what `mirrord mode` sets. `Busy` after `patience_s`.

@@ -151,6 +151,8 @@ def apply(mirror: LiveMirror, end: Live, primary: LiveStatus, directive: Directi
         is_other = lag_bytes not in (None, primary.lag_limit_bytes)
         if is_other or within_us != primary.answer_within_us:
             end.live_answer_within(within_us, lag_bytes)
+        if directive.merge != primary.merge:
+            end.live_merge(directive.merge)
     mode = directive.mode
     is_tracking = primary.state in _TRACKING and primary.connected
     if mode is Mode.ASYNC and directive.copy and is_tracking:

@@ -38,6 +38,7 @@ def look_after(mirror: LiveMirror) -> None:
         return
     with suppress(MirrordError):
         mirror.set_copy_rate(mirror.primary(), primary)
+        mirror.set_traffic(primary)
         directive = decided(mirror.definition.policy, reading)
         if directive is not None:
             with mirror.changing_mode(_MODE_S):
@@ -50,6 +51,8 @@ def _apply(mirror: LiveMirror, primary: LiveStatus, directive: Directive) -> Non
         return  # it was changed meanwhile, or a verb has begun
     if primary.answer_within_us or 0 < primary.lag_limit_bytes < primary.window_bytes:
         mirror.primary().live_answer_within(0, None)
+    if not primary.merge:
+        mirror.primary().live_merge(True)
     if directive.mode.value != primary.mode:
         mirror.set_mode(mirror.primary(), directive.mode)
     elif directive.mode is Mode.SEMI_SYNC and not _has_window(mirror, primary):

@@ -58,7 +58,8 @@ class Directive(NamedTuple):
     the replica. lag_bytes: M; None: as it is. answer_within_us: when a write has waited for so
     long, M grows to answer all writes that have waited for half of it; None: M is fixed; at the
     change from synchronous mode M is what answers those. max_lag_bytes: M never grows beyond it.
-    merge: of two unsent writes of one place only the newer is sent. copy: what is tracked is sent.
+    merge: of two writes of one place that wait for the link only the newer is sent. copy: what is
+    tracked is sent.
     """
 
     mode: Mode

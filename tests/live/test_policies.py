@@ -313,6 +313,9 @@ class End:
     def live_copy_rate(self, _rate: int) -> None:
         """Not of interest."""
 
+    def live_traffic(self, merge_above_bytes: int, compress: bool) -> None:
+        """Not of interest."""
+
 
 def _opened(folder: Path, policy: str, primary: End, other: End) -> LiveMirror:
     definitions = Definitions(folder)
@@ -380,9 +383,13 @@ def test_a_directive_is_applied_once() -> None:
     assert _told(lagging) == [
         ("set_window", str(limit)),
         ("live_answer_within", 4000, None),
+        ("live_merge", False),
         ("live_mode", Mode.SEMI_SYNC),
     ]
     now = {"mode": "semi-sync", "window_bytes": limit, "answer_within_us": 4000}
+    assert _told(lagging._replace(merge=True), **now) == []
+    now["merge"] = False
+    assert _told(lagging._replace(merge=True), **now) == [("live_merge", True)]
     assert _told(lagging, **now) == []
     assert _told(lagging._replace(lag_bytes=9), **now) == [("live_answer_within", 4000, 9)]
     assert _told(lagging._replace(lag_bytes=9), **now, lag_limit_bytes=9) == []

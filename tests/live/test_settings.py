@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import Any, cast
 
 import pytest
 
@@ -15,13 +15,11 @@ from mirrord.core.live import LiveReading, LiveStatus, Mode
 from mirrord.core.units import window_argument
 from mirrord.drivers.image.process import check_address, refusal
 from mirrord.engine.limits import rate_of
+from mirrord.live.mirror import LiveMirror
 from mirrord.live.serving import _address, uri_of
 from mirrord.live.supervise import _has_window, decided
 from mirrord.policies.fixed import POLICIES
 from mirrord.policies.policy import Observation
-
-if TYPE_CHECKING:
-    from mirrord.live.mirror import LiveMirror
 
 TEXT = """id = "1a2b3c4d"
 policy = "strict-sync"
@@ -92,11 +90,38 @@ def test_the_window_that_a_primary_has_is_not_set_again(
     given: str, has_bytes: int, has_us: int
 ) -> None:
     definition = parse_both("db", TEXT.format(f'window = "{given}"'), "db.toml")["berlin"]
-    mirror = cast("LiveMirror", SimpleNamespace(definition=definition))
+    mirror = cast(LiveMirror, SimpleNamespace(definition=definition))
     has = LiveStatus(window_bytes=has_bytes, window_us=has_us)
     assert _has_window(mirror, has)
     assert not _has_window(mirror, LiveStatus(window_bytes=5 << 20, window_us=0))
     assert not _has_window(mirror, LiveStatus(window_bytes=1 << 30, window_us=5_000_000))
+
+
+def test_what_a_primary_saves_on_the_link() -> None:
+    definition = parse_both("db", TEXT.format('merge_above = "1MiB"\ncompress = false'), "db.toml")
+    assert (definition["berlin"].merge_above, definition["dr"].compress) == (1 << 20, False)
+    text = render(definition["berlin"])
+    again = parse_both("db", text, "db.toml")["berlin"]
+    assert (again.merge_above, again.compress) == (1 << 20, False)
+    usual = parse_both("db", TEXT.format(""), "db.toml")["berlin"]
+    assert (usual.merge_above, usual.compress) == (10_000_000, True)
+    told: list[Any] = []
+    end = SimpleNamespace(live_traffic=lambda *words: told.append(words))
+    mirror = cast(LiveMirror, SimpleNamespace(definition=again, source=end, destination=end))
+    LiveMirror.set_traffic(mirror, LiveStatus())
+    assert told == [(1 << 20, False)] * 2
+    LiveMirror.set_traffic(mirror, LiveStatus(merge_above_bytes=1 << 20, compress=False))
+    assert len(told) == 2
+
+
+@pytest.mark.parametrize("line", ['merge_above = "1MiB"', "compress = false"])
+def test_what_is_saved_on_the_link_is_for_images(line: str) -> None:
+    text = TEXT.format(line).replace("strict-sync", "async")
+    text = text.replace("image:/srv/db.img", "btrfs:/srv/a")
+    text = text.replace("image://dr/dev/zvol/tank/db", "btrfs://dr/srv/a")
+    with pytest.raises(ConfigError) as caught:
+        parse_both("db", text, "db.toml")
+    assert f"'{line.split()[0]}' is for images" in str(caught.value)
 
 
 @pytest.mark.parametrize("given", ["much", "", "-1s", "5 MiB/s"])

@@ -37,10 +37,12 @@ pub enum Fault {
     LostLogIgnored,
     ModeIgnored,
     InSyncClaimed,
+    MergeAcrossBarrier,
+    MergedUnitTorn,
 }
 
 impl Fault {
-    pub const ALL: [Fault; 34] = [
+    pub const ALL: [Fault; 36] = [
         Fault::AckBeforePeer,
         Fault::AckBeforeLocal,
         Fault::PrimaryWinsAfterPowerCut,
@@ -75,6 +77,8 @@ impl Fault {
         Fault::LostLogIgnored,
         Fault::ModeIgnored,
         Fault::InSyncClaimed,
+        Fault::MergeAcrossBarrier,
+        Fault::MergedUnitTorn,
     ];
 
     /// It shows in `semi-sync` only.
@@ -91,6 +95,8 @@ impl Fault {
                 | Fault::GrowthMissed
                 | Fault::LostLogIgnored
                 | Fault::ModeIgnored
+                | Fault::MergeAcrossBarrier
+                | Fault::MergedUnitTorn
         )
     }
 

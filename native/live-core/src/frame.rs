@@ -39,6 +39,8 @@ pub enum Class {
     Verify = 7,
     /// From here on operations go to a redo log.
     Stream = 8,
+    /// A write that a later one of the same unit replaces; its data is not sent.
+    Merged = 9,
     Hello = 16,
     Begin = 17,
     Begun = 18,
@@ -60,7 +62,7 @@ pub enum Class {
 }
 
 impl Class {
-    const ALL: [Class; 22] = [
+    const ALL: [Class; 23] = [
         Class::Write,
         Class::Zero,
         Class::Copy,
@@ -69,6 +71,7 @@ impl Class {
         Class::Commit,
         Class::Verify,
         Class::Stream,
+        Class::Merged,
         Class::Hello,
         Class::Begin,
         Class::Begun,
@@ -92,6 +95,10 @@ impl Class {
 
 /// `Zero`: the range may be freed. `Map`: this is the last one.
 pub const FLAG: u8 = 1;
+/// The operation's unit goes on: what the redo log gets of it, it gets with the end of the unit.
+pub const MORE: u8 = 2;
+/// The payload is compressed: its length as it was, in 4 bytes, and a block of LZ4.
+pub const COMPRESSED: u8 = 4;
 
 #[derive(Clone, Debug)]
 pub struct Frame {
@@ -115,6 +122,7 @@ pub enum FrameError {
     Class(u8),
     Length(u32),
     Object(u64),
+    Compression,
 }
 
 impl std::fmt::Display for FrameError {
@@ -129,6 +137,7 @@ impl std::fmt::Display for FrameError {
             FrameError::PayloadChecksum => write!(out, "corrupt frame payload"),
             FrameError::Class(class) => write!(out, "unknown frame class {class}"),
             FrameError::Length(length) => write!(out, "frame payload of {length} bytes"),
+            FrameError::Compression => write!(out, "corrupt compressed payload"),
             FrameError::Object(object) => write!(out, "unknown object {object}"),
         }
     }

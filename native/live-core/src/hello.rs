@@ -19,7 +19,14 @@ pub struct Hello {
     pub diverged: bool,
     /// A secondary's redo log that is open; 0: none. None: it does not know redo logs.
     pub log: Option<u64>,
+    /// What it understands beyond that: `MERGING`, `COMPRESSION`.
+    pub features: u8,
 }
+
+/// Units of which a part is not sent.
+pub const MERGING: u8 = 1;
+/// Payloads that are compressed.
+pub const COMPRESSION: u8 = 2;
 
 impl Hello {
     pub fn of(record: &Record, lost: bool) -> Self {
@@ -34,6 +41,7 @@ impl Hello {
             lost,
             diverged: record.diverged,
             log: Some(0),
+            features: MERGING | COMPRESSION,
         }
     }
 
@@ -48,7 +56,10 @@ impl Hello {
         out.extend_from_slice(&self.generation.to_le_bytes());
         out.push(u8::from(self.lost));
         out.push(u8::from(self.diverged));
-        out.extend(self.log.map(u64::to_le_bytes).into_iter().flatten());
+        if let Some(log) = self.log {
+            out.extend_from_slice(&log.to_le_bytes());
+            out.push(self.features);
+        }
         out
     }
 
@@ -65,6 +76,7 @@ impl Hello {
             lost: from.u8()? != 0,
             diverged: from.u8()? != 0,
             log: from.u64(),
+            features: from.u8().unwrap_or(0),
         })
     }
 }
@@ -132,7 +144,18 @@ mod tests {
         let hello = Hello::of(&record, false);
         let bytes = hello.encode();
         assert_eq!(Hello::decode(&bytes), Some(hello.clone()));
-        let older = Hello::decode(&bytes[..bytes.len() - 8]);
-        assert_eq!(older, Some(Hello { log: None, ..hello }));
+        for (kept, log) in [(1, Some(0)), (9, None)] {
+            let older = Hello::decode(&bytes[..bytes.len() - kept]);
+            let features = 0;
+            let hello = hello.clone();
+            assert_eq!(
+                older,
+                Some(Hello {
+                    log,
+                    features,
+                    ..hello
+                })
+            );
+        }
     }
 }

@@ -272,6 +272,14 @@ pub struct Settings {
     pub within: Time,
     /// Bytes of the redo log.
     pub log: u64,
+    /// In `semi-sync`, repeated writes of one place are merged in what waits for the link while
+    /// more than `merge_above` bytes are not acknowledged: so many are under way at a time.
+    pub merge: bool,
+    pub merge_above: u64,
+    /// Bytes of the writes that become one unit by that.
+    pub unit: u64,
+    /// Payloads are compressed where no client waits for the other end.
+    pub compress: bool,
 }
 
 impl Settings {
@@ -303,6 +311,10 @@ impl Default for Settings {
             },
             within: 0,
             log: 256 << 20,
+            merge: true,
+            merge_above: 10_000_000,
+            unit: 4 << 20,
+            compress: true,
         }
     }
 }

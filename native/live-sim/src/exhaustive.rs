@@ -63,6 +63,7 @@ fn plan(steps: &[Step]) -> Plan {
         flipped: false,
         semi: None,
         within: 0,
+        merge_above: u64::MAX,
     }
 }
 

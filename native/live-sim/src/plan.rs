@@ -91,6 +91,8 @@ pub struct Plan {
     pub semi: Option<Window>,
     /// How long a write may wait in it before more of the window is used; 0: all of it is.
     pub within: Time,
+    /// Bytes on the link above which writes are merged.
+    pub merge_above: u64,
 }
 
 pub fn geometry() -> Geometry {
@@ -271,6 +273,7 @@ impl Plan {
             flipped: rng.once_in(4),
             semi: None,
             within: 0,
+            merge_above: u64::MAX,
         }
     }
 
@@ -343,6 +346,7 @@ impl Plan {
             }
             plan.within = (2 + rng.below(200)) * MILLISECOND;
         }
+        plan.merge_above = [0, 1 << 10, 4 << 10, u64::MAX][rng.below(4) as usize];
         plan.steps.sort_by_key(|step| step.at);
         plan
     }

@@ -101,6 +101,7 @@ fn recorded(fault: Fault) -> Option<Plan> {
         flipped: false,
         semi: None,
         within: 0,
+        merge_above: u64::MAX,
     })
 }
 

@@ -2,13 +2,15 @@
 
 use crate::address::Address;
 use crate::executor::Executor;
+use crate::link::Traffic;
 use crate::machine::Machine;
 use crate::process::{Conn, Process};
+use crate::words::{is_on, patience_of, rate, window_of, within_of};
 use mirrord_live_core::latency::Latency;
 use mirrord_live_core::primary::{self, Event as PrimaryEvent, Progress, State, Verify};
 use mirrord_live_core::replica;
 use mirrord_live_core::setup;
-use mirrord_live_core::types::{Mode, Time, Window, SECOND};
+use mirrord_live_core::types::{Mode, Time, SECOND};
 use std::fmt::Write;
 
 /// The longest command.
@@ -16,8 +18,6 @@ const LINE_MAX: usize = 4096;
 /// Writes that have waited for so long beyond the local image say that the window is full. Shorter
 /// waits are how the window limits clients that write faster than the link.
 const FULL_AFTER: Time = SECOND / 2;
-/// The largest window: the primary keeps these writes in memory.
-const WINDOW_MAX: u64 = 1 << 30;
 
 /// Something that happened, for `events`.
 pub(crate) struct Event {
@@ -72,6 +72,7 @@ fn primary_status(
     counts: &primary::Counts,
     latencies: &primary::Latencies,
     verify: &Verify,
+    traffic: &Traffic,
     io: &str,
 ) -> String {
     let local = latencies.local.percentiles();
@@ -95,6 +96,8 @@ fn primary_status(
          \"answered\": {:?}, \"local\": {:?}, \"received\": {:?}, \"slowest_us\": {}, \
          \"window_bytes\": {}, \"window_us\": {}, \"lag_limit_bytes\": {}, \"answer_within_us\": {}, \
          \"buffered_bytes\": {}, \"lag_bytes\": {}, \"lag_us\": {}, \
+         \"merge\": {}, \"merge_above_bytes\": {}, \"merged_writes\": {}, \"merged_bytes\": {}, \"compress\": {}, \
+         \"payload_bytes\": {}, \"link_bytes\": {}, \
          \"window_full\": {}, \"copy_rate\": {}, \"verify\": {}, {}}}",
         quoted(state),
         quoted(status.mode.name()),
@@ -135,6 +138,13 @@ fn primary_status(
         status.lag.buffered,
         status.lag.bytes,
         status.lag.time,
+        status.merge,
+        status.merge_above,
+        counts.merged_writes,
+        counts.merged_bytes,
+        status.compress,
+        traffic.payload,
+        traffic.sent,
         is_full(status),
         status.copy_rate,
         verify_status(verify),
@@ -178,48 +188,6 @@ fn verify_status(verify: &Verify) -> String {
         verify.started,
         verify.ended,
     )
-}
-
-/// Bytes a second; nothing or 0: no limit.
-fn rate(argument: &str) -> Result<u64, String> {
-    match argument.trim() {
-        "" => Ok(0),
-        text => text
-            .parse()
-            .map_err(|_| format!("{text}: not a number of bytes a second")),
-    }
-}
-
-/// The window of semi-sync: bytes, or seconds with an `s`, of which there is a limit in bytes, too.
-pub(crate) fn window_of(text: &str) -> Option<Window> {
-    let (bytes, seconds) = match text.strip_suffix('s') {
-        Some(seconds) => (None, Some(seconds.parse::<f64>().ok()?)),
-        None => (Some(text.parse::<u64>().ok()?), None),
-    };
-    let seconds = seconds.filter(|value| value.is_finite() && *value >= 0.0 && *value < 1e9);
-    let time = match (bytes, seconds) {
-        (Some(_), _) => Time::MAX,
-        (None, Some(seconds)) => (seconds * SECOND as f64) as Time,
-        _ => return None,
-    };
-    let bytes = bytes.unwrap_or(WINDOW_MAX).min(WINDOW_MAX);
-    Some(Window { bytes, time })
-}
-
-/// How long a write may wait before more of the window is used, and how much is used now.
-fn within_of(text: &str) -> Option<(Time, Option<u64>)> {
-    let (within, limit) = text.split_once(' ').unwrap_or((text, ""));
-    let limit = match limit.trim() {
-        "" => None,
-        bytes => Some(bytes.parse().ok()?),
-    };
-    Some((within.parse().ok()?, limit))
-}
-
-/// How long to wait, from milliseconds.
-fn patience_of(text: &str) -> Option<Time> {
-    let milliseconds: Time = text.parse().ok()?;
-    milliseconds.checked_mul(SECOND / 1000)
 }
 
 fn replica_status(status: &replica::Status, io: &str) -> String {
@@ -305,6 +273,7 @@ impl Process {
                         &primary.counts,
                         &primary.latencies,
                         &primary.verify,
+                        &self.traffic,
                         &io_status(&self.executor),
                     ),
                     Machine::Replica(replica) => {
@@ -350,6 +319,26 @@ impl Process {
                 primary.step(now, event, &mut self.actions);
                 return None;
             }
+            ("merge" | "compress", Machine::Primary(primary)) => match is_on(argument) {
+                Ok(on) if name == "merge" => {
+                    primary.step(now, PrimaryEvent::Merge(on), &mut self.actions);
+                    Ok(())
+                }
+                Ok(on) => {
+                    self.config.settings.compress = on;
+                    primary.step(now, PrimaryEvent::Compress(on), &mut self.actions);
+                    Ok(())
+                }
+                Err(problem) => Err(problem),
+            },
+            ("merge-above", Machine::Primary(primary)) => match argument.parse() {
+                Ok(bytes) => {
+                    self.config.settings.merge_above = bytes;
+                    primary.step(now, PrimaryEvent::MergeAbove(bytes), &mut self.actions);
+                    Ok(())
+                }
+                Err(_) => Err(format!("{argument}: not a number of bytes")),
+            },
             ("await-full", Machine::Primary(_)) => match patience_of(argument) {
                 Some(patience) => {
                     self.awaiting.push((key, now.saturating_add(patience)));
@@ -413,7 +402,7 @@ impl Process {
                 Ok(())
             }
             (
-                "mode" | "window" | "answer-within" | "await-full" | "force" | "resync" | "break" | "rejoin" | "reclaim" | "verify" | "verify-stop"
+                "mode" | "window" | "answer-within" | "merge" | "merge-above" | "compress" | "await-full" | "force" | "resync" | "break" | "rejoin" | "reclaim" | "verify" | "verify-stop"
                 | "verify-resync" | "copy-rate",
                 machine,
             ) => {
@@ -421,7 +410,7 @@ impl Process {
                 Err(format!("{name}: not possible while this end is {role}"))
             }
             _ => Err(format!(
-                "unknown command {name}; one of status, events N, mode MODE, window BYTES|SECONDSs, answer-within MICROSECONDS [BYTES], await-full MILLISECONDS, break, resync, \
+                "unknown command {name}; one of status, events N, mode MODE, window BYTES|SECONDSs, answer-within MICROSECONDS [BYTES], merge on|off, merge-above BYTES, compress on|off, await-full MILLISECONDS, break, resync, \
                  copy-rate BYTES, verify [BYTES], verify-stop, verify-resync, rejoin, reclaim, force, \
                  allow NETWORK, serve ADDRESS, unserve, peer ADDRESS, stop"
             )),

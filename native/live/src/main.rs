@@ -12,6 +12,7 @@ mod nbd;
 mod process;
 mod stream;
 mod sys;
+mod words;
 
 use address::{Address, Network};
 use credentials::{Credentials, With};
@@ -49,7 +50,8 @@ An NBD ADDRESS that other hosts can reach needs one of the two. Files are PEM.
 --in-sync: both images are equal already, and not in use.
 --io: what reads and writes the image; auto is io_uring where it is allowed, else threads.
 SETTING: hold, timeout, heartbeat, barrier, retry (seconds), window, copy-window, copy-chunk,
-buffers, log (bytes), copy-rate (bytes a second of a resync), semi-window (bytes, or seconds as in 5s).";
+buffers, log, merge-above (bytes), copy-rate (bytes a second of a resync), semi-window (bytes, or
+seconds as in 5s), compress (on or off).";
 
 /// A redo log has room for the largest write in each half.
 const LOG_MIN: u64 = 80 << 20;
@@ -142,8 +144,14 @@ fn settings(arguments: &mut Arguments) -> Result<(Settings, usize), String> {
         settings.copy_chunk = (bytes as u32).clamp(4096, 1 << 20);
     }
     if let Some(text) = arguments.take("semi-window") {
-        let window = control::window_of(&text);
+        let window = words::window_of(&text);
         settings.semi = window.ok_or(format!("--semi-window {text}: BYTES or SECONDSs"))?;
+    }
+    if let Some(bytes) = arguments.number("merge-above")? {
+        settings.merge_above = bytes as u64;
+    }
+    if let Some(text) = arguments.take("compress") {
+        settings.compress = words::is_on(&text)?;
     }
     if let Some(bytes) = arguments.number("log")? {
         settings.log = (bytes as u64).max(LOG_MIN);

@@ -26,6 +26,7 @@ pub(super) struct Barrier {
 impl Primary {
     pub(super) fn submit_flush(&mut self, request: RequestId, out: &mut Vec<Action>) {
         self.counts.flushes += 1;
+        self.end_unit();
         match self.state {
             State::Fenced => {}
             State::Failed | State::Holding { failing: true, .. } => out.push(Action::Reply {

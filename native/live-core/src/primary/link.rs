@@ -83,6 +83,7 @@ impl Primary {
             }
             self.heard_fenced(hello.role);
             self.has_logs = hello.log.is_some();
+            self.features = hello.features;
             self.peer = Some(hello);
             self.decide(out);
         }
@@ -222,6 +223,7 @@ impl Primary {
                 self.sent.iter_mut().for_each(|sent| sent.at = now);
                 let mut frames: Vec<Frame> =
                     self.sent.iter().map(|each| each.frame.clone()).collect();
+                self.sent_again();
                 if self.is_faulty(Fault::ResendOutOfOrder) {
                     frames.reverse();
                 }
@@ -256,7 +258,7 @@ impl Primary {
             return;
         }
         let (written, durable) = (frame.sequence, frame.released);
-        if written > self.osn || durable > self.osn {
+        if written > self.transmitted || durable > self.transmitted {
             self.hang_up("an acknowledgement of what was not sent", out);
             return;
         }
@@ -282,6 +284,7 @@ impl Primary {
             let Some(sent) = self.sent.pop_front() else {
                 break;
             };
+            self.landed(&sent);
             match sent.kind {
                 SentKind::Write { number, bytes } => {
                     let took = self.now.saturating_sub(sent.issued);

@@ -4,6 +4,7 @@ mod adaptive;
 mod barrier;
 mod copying;
 mod link;
+mod merging;
 mod semi;
 mod state;
 mod status;
@@ -16,7 +17,6 @@ use crate::frame::Frame;
 use crate::hello::{Begin, Hello};
 use crate::io::{Action, Backend, File, Outcome, Token};
 use crate::journal::Journal;
-use crate::latency::{Latency, Peak};
 use crate::locks::RangeLocks;
 use crate::rate::Rate;
 use crate::record::Record;
@@ -26,7 +26,7 @@ use crate::types::{
 };
 use barrier::Barrier;
 pub use semi::Lag;
-pub use status::Status;
+pub use status::{Counts, Latencies, Status};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use tracking::Commit;
@@ -67,6 +67,11 @@ pub enum Event {
     SetMode(Mode),
     /// The limit of `semi-sync`.
     SetWindow(Window),
+    /// Whether writes are merged, as far as `Settings.merge_above` says.
+    Merge(bool),
+    MergeAbove(u64),
+    /// `Settings.compress`.
+    Compress(bool),
     /// How long a write may wait in `semi-sync` before the part of the window that is in force
     /// grows (0: it does not), and that part (None: as it is).
     Adapt {
@@ -198,12 +203,19 @@ pub struct Primary {
     osn: u64,
     acked: u64,
     released: u64,
+    /// The last operation of which the link has the frame, the bytes that it has and that are not
+    /// acknowledged, and those that wait for it.
+    transmitted: u64,
+    flying: u64,
+    held: u64,
     window_used: u64,
     copy_used: u64,
     /// The other end's redo log that the session uses.
     stream: Option<u64>,
     /// It knows redo logs.
     has_logs: bool,
+    /// `Hello.features`.
+    features: u8,
     /// When the other end is asked for a redo log again.
     next_stream: Time,
     /// Bytes of all writes sent, of those that the other end has, and of those answered.
@@ -234,30 +246,6 @@ pub struct Primary {
     progress: u64,
     pub counts: Counts,
     pub latencies: Latencies,
-}
-
-/// How long writes took: until the local image had them, until they were answered, and from when
-/// they were sent until the other end had them.
-#[derive(Clone, Debug, Default)]
-pub struct Latencies {
-    pub local: Latency,
-    pub mirrored: Latency,
-    pub received: Latency,
-    /// The longest wait for an answer beyond the local image.
-    pub waits: Peak,
-}
-
-/// Totals since the start.
-#[derive(Clone, Debug, Default)]
-pub struct Counts {
-    pub writes: u64,
-    pub written_bytes: u64,
-    pub flushes: u64,
-    pub barriers: u64,
-    pub sent_bytes: u64,
-    pub copied_bytes: u64,
-    pub tracking_commits: u64,
-    pub left_sync: u64,
 }
 
 impl Primary {
@@ -311,10 +299,14 @@ impl Primary {
             osn: 0,
             acked: 0,
             released: 0,
+            transmitted: 0,
+            flying: 0,
+            held: 0,
             window_used: 0,
             copy_used: 0,
             stream: None,
             has_logs: false,
+            features: 0,
             next_stream: 0,
             sent_bytes: 0,
             arrived_bytes: 0,
@@ -375,6 +367,9 @@ impl Primary {
             }
             Event::SetMode(mode) => self.set_mode(mode, out),
             Event::SetWindow(window) => self.set_window(window, out),
+            Event::Merge(merge) => self.settings.merge = merge,
+            Event::MergeAbove(bytes) => self.settings.merge_above = bytes,
+            Event::Compress(compress) => self.settings.compress = compress,
             Event::Adapt { within, limit } => self.adapt(within, limit, out),
             Event::Resync => {
                 self.resync_wanted = true;
@@ -404,6 +399,7 @@ impl Primary {
             self.pump_writes(out);
             self.pump_barrier(out);
             self.pump_copies(out);
+            self.transmit(out);
             self.pump_tracking(out);
             if self.progress == before {
                 return;
@@ -479,6 +475,11 @@ impl Primary {
 
     pub fn state(&self) -> State {
         self.state
+    }
+
+    /// The number of the last operation.
+    pub fn last_operation(&self) -> u64 {
+        self.osn
     }
 
     /// What this end answers to another one that connects.

@@ -223,13 +223,21 @@ impl Primary {
             self.lose_stream("the replica's redo log is not the one that it had", out);
             return;
         }
+        if !self.has_merging() && self.sent.iter().any(|each| each.is_formed) {
+            self.link = Link::Ready;
+            self.lose_stream(
+                "the replica's mirrord-live is too old for merged writes",
+                out,
+            );
+            return;
+        }
         self.link = Link::Session;
         self.reason.clear();
         self.arrived(last, out);
+        self.rewind();
         self.peer_durable(last, out);
         self.last_arrived = self.now;
-        let frames = self.sent.iter().map(|each| each.frame.clone());
-        out.extend(frames.map(Action::Send));
+        self.transmit(out);
     }
 
     /// Says when the window is full, and when it is not any more.

@@ -90,6 +90,7 @@ impl Primary {
     pub(super) fn forget_sent(&mut self) {
         self.sent.clear();
         self.acked = self.osn;
+        self.rewind();
         self.window_used = 0;
         self.copy_used = 0;
         self.arrived_bytes = self.sent_bytes;

@@ -2,7 +2,35 @@
 
 use super::semi::Lag;
 use super::{Link, Primary, State};
+use crate::latency::{Latency, Peak};
 use crate::types::{Mode, Range, Time};
+
+/// How long writes took: until the local image had them, until they were answered, and from when
+/// they were sent until the other end had them.
+#[derive(Clone, Debug, Default)]
+pub struct Latencies {
+    pub local: Latency,
+    pub mirrored: Latency,
+    pub received: Latency,
+    /// The longest wait for an answer beyond the local image.
+    pub waits: Peak,
+}
+
+/// Totals since the start.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    pub writes: u64,
+    pub written_bytes: u64,
+    pub flushes: u64,
+    pub barriers: u64,
+    pub sent_bytes: u64,
+    pub copied_bytes: u64,
+    /// Writes that were replaced by later ones before they were sent.
+    pub merged_writes: u64,
+    pub merged_bytes: u64,
+    pub tracking_commits: u64,
+    pub left_sync: u64,
+}
 
 #[derive(Clone, Debug)]
 pub struct Status {
@@ -26,6 +54,10 @@ pub struct Status {
     /// Bytes a second of a resync; 0: no limit.
     pub copy_rate: u64,
     pub lag: Lag,
+    /// `Settings.merge`, `Settings.merge_above`, `Settings.compress`.
+    pub merge: bool,
+    pub merge_above: u64,
+    pub compress: bool,
 }
 
 impl Primary {
@@ -61,6 +93,9 @@ impl Primary {
                 + unanswered().map(|each| bytes(&each.range)).sum::<u64>(),
             copy_rate: self.copy_rate.limit(),
             lag: self.lag(),
+            merge: self.settings.merge,
+            merge_above: self.settings.merge_above,
+            compress: self.settings.compress,
             oldest: arrived
                 .min()
                 .map_or(0, |first| self.now.saturating_sub(first)),

@@ -1,6 +1,7 @@
 //! From a client's request to its answer: locks, tracking, local write and link, gate.
 
-use super::{Link, Primary, State};
+use super::merging::cost;
+use super::{Primary, State};
 use crate::fault::Fault;
 use crate::frame::{Class, Frame, FLAG};
 use crate::io::{Action, File, Outcome, Token};
@@ -53,6 +54,10 @@ pub(super) struct Sent {
     /// When it was sent last.
     pub at: Time,
     pub issued: Time,
+    /// A client relies on what is before its end: no unit goes on after it.
+    pub is_barrier: bool,
+    /// It is part of a unit, whose extent does not change any more.
+    pub is_formed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -217,6 +222,9 @@ impl Primary {
             frame.length = each.range.length;
             self.window_used += bytes;
             self.operation(frame, SentKind::Write { number, bytes }, out);
+            if each.fua {
+                self.end_unit();
+            }
         }
         let token = Token::Write(number);
         out.push(match each.op {
@@ -243,16 +251,17 @@ impl Primary {
         frame.sequence = self.osn;
         frame.released = self.released;
         self.counts.sent_bytes += frame.payload.len() as u64;
-        if self.link == Link::Session {
-            out.push(Action::Send(frame.clone()));
-        }
         let at = self.now;
+        self.held += cost(&frame);
         self.sent.push_back(Sent {
             kind,
             frame,
             at,
             issued: at,
+            is_barrier: false,
+            is_formed: false,
         });
+        self.transmit(out);
     }
 
     /// The local image has a write, or failed it.

@@ -61,7 +61,11 @@ impl Replica {
             }
             Class::Verify => self.verify(frame, out),
             Class::Settle => self.settle(frame, out),
-            _ => self.commit(frame, out),
+            Class::Commit => self.commit(frame, out),
+            _ => {
+                self.hang_up("an operation that only a redo log takes", out);
+                false
+            }
         };
         if is_accepted {
             self.expected += 1;

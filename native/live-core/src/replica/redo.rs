@@ -5,7 +5,7 @@ mod apply;
 
 use super::{Busy, Commit, Replica};
 use crate::fault::Fault;
-use crate::frame::{Class, Frame, FLAG, PAYLOAD_MAX};
+use crate::frame::{Class, Frame, FLAG, MORE, PAYLOAD_MAX};
 use crate::hello::Begin;
 use crate::io::{Action, Backend, File, Outcome, Token};
 use crate::journal::Journal;
@@ -17,6 +17,8 @@ use std::sync::Arc;
 
 /// Bytes of data that are journaled together, unless one operation has more.
 const BATCH: u64 = 4 << 20;
+/// Bytes of a unit of several operations that are held until it is complete.
+const UNIT_MAX: u64 = 2 * PAYLOAD_MAX as u64;
 
 /// What becomes true when a transaction on the log is durable.
 #[derive(Clone, Debug)]
@@ -60,7 +62,10 @@ pub(super) struct Redo {
     /// Accepted, and not in a batch yet.
     collected: Vec<Change>,
     collected_bytes: u64,
-    /// The last operation that was accepted.
+    /// Of a unit that is not complete: it comes into a batch as a whole.
+    unit: Vec<Change>,
+    unit_bytes: u64,
+    /// The last operation that was accepted; the end of a unit.
     accepted: u64,
     unapplied: VecDeque<Apply>,
     /// Bytes of data that wait in memory.
@@ -104,6 +109,8 @@ impl Redo {
             logged: 0,
             collected: Vec::new(),
             collected_bytes: 0,
+            unit: Vec::new(),
+            unit_bytes: 0,
             accepted: 0,
             unapplied: VecDeque::new(),
             held: 0,
@@ -162,6 +169,8 @@ impl Redo {
     pub fn forget_collected(&mut self) {
         self.collected.clear();
         self.collected_bytes = 0;
+        self.unit.clear();
+        self.unit_bytes = 0;
         self.accepted = match self.journal.running() {
             Some(Step::Batch { last, .. }) => *last,
             _ => self.logged,
@@ -176,6 +185,7 @@ impl Redo {
     fn is_idle(&self) -> bool {
         self.is_quiet()
             && self.collected.is_empty()
+            && self.unit.is_empty()
             && self.accepted == self.logged
             && self.checkpoint.is_none()
     }
@@ -300,7 +310,7 @@ impl Replica {
             Class::Zero if frame.flags & FLAG != 0 => Some(Kind::Punch),
             Class::Zero => Some(Kind::Zero),
             // The primary asked once more, as it did not hear that the log is open.
-            Class::Flush | Class::Stream => None,
+            Class::Flush | Class::Stream | Class::Merged => None,
             Class::Commit => {
                 if self.close_log() {
                     self.logging = false;
@@ -320,23 +330,26 @@ impl Replica {
             self.hang_up("an operation outside the image", out);
             return false;
         }
-        let bytes = self.redo.collected_bytes + frame.payload.len() as u64;
-        let size = redo::size_of(self.redo.collected.len() + 1, bytes);
-        if size > self.redo.slot.half.min(BATCH) && !self.redo.collected.is_empty() {
+        let redo = &mut self.redo;
+        let unit = redo.unit_bytes + frame.payload.len() as u64;
+        let size = redo::size_of(redo.unit.len() + 1, unit);
+        if size > redo.slot.half || !redo.unit.is_empty() && size > UNIT_MAX {
+            self.hang_up("operations that are larger than the redo log", out);
             return false;
         }
-        if size > self.redo.slot.half {
-            self.hang_up("an operation that is larger than the redo log", out);
+        let is_last = frame.flags & MORE == 0 || self.fault == Some(Fault::MergedUnitTorn);
+        let bytes = redo.collected_bytes + unit;
+        let size = redo::size_of(redo.collected.len() + redo.unit.len() + 1, bytes);
+        if is_last && size > redo.slot.half.min(BATCH) && !redo.collected.is_empty() {
             return false;
         }
-        self.redo.accepted = frame.sequence;
         if let Some(kind) = kind {
-            self.redo.collected_bytes = bytes;
+            redo.unit_bytes = unit;
             let data = match kind {
                 Kind::Write => frame.payload.clone(),
                 _ => Arc::new(Vec::new()),
             };
-            self.redo.collected.push(Change {
+            redo.unit.push(Change {
                 osn: frame.sequence,
                 range,
                 kind,
@@ -350,6 +363,12 @@ impl Replica {
                     token: Token::Redo(u64::MAX),
                 });
             }
+        }
+        if is_last {
+            let redo = &mut self.redo;
+            redo.accepted = frame.sequence;
+            redo.collected.append(&mut redo.unit);
+            redo.collected_bytes += std::mem::take(&mut redo.unit_bytes);
         }
         true
     }

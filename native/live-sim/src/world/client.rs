@@ -159,6 +159,7 @@ impl World {
         self.next_request += 1;
         let start = self.history.start_flush();
         self.asked.insert(request, Asked::Flush { start });
+        self.rely();
         self.primary_event(node, primary::Event::Flush { request });
     }
 

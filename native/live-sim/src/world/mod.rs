@@ -46,6 +46,10 @@ pub fn settings() -> Settings {
             time: Time::MAX,
         },
         log: 20 << 10,
+        merge: true,
+        merge_above: u64::MAX,
+        unit: 3 << 10,
+        compress: false,
     }
 }
 
@@ -170,7 +174,7 @@ pub struct World {
     pub trace: Option<Vec<String>>,
     /// For exhaustive runs: accidents before the event of that number.
     pub accidents: Vec<(u64, Op)>,
-    pub reached: [u64; 6],
+    pub reached: [u64; 7],
 }
 
 impl World {
@@ -232,7 +236,7 @@ impl World {
             violation: None,
             trace: None,
             accidents: Vec::new(),
-            reached: [0; 6],
+            reached: [0; 7],
             plan,
         };
         for step in 0..world.plan.steps.len() {
@@ -406,6 +410,7 @@ impl World {
         }
         if state == State::Semi {
             self.reached[4] += 1;
+            self.reached[6] += u64::from(primary.counts.merged_writes > 0);
         }
         if is_readable && self.recovering {
             self.recovering = false;

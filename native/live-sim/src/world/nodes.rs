@@ -31,6 +31,7 @@ impl World {
         if let Some(window) = self.plan.semi {
             settings.semi = window;
             settings.within = self.plan.within;
+            settings.merge_above = self.plan.merge_above;
         }
         if node == self.primary {
             self.prefix.freeze();

@@ -4,8 +4,10 @@
 //! window grows.
 
 use super::*;
+use mirrord_live_core::frame::MORE;
 use mirrord_live_core::hello::Begin;
 use mirrord_live_core::redo::Slot;
+use std::collections::BTreeSet;
 
 #[derive(Clone, Debug)]
 struct Ordered {
@@ -34,12 +36,18 @@ pub(super) struct Prefix {
     /// By the numbers of the primary that runs.
     writes: BTreeMap<u64, Ordered>,
     stream: Option<Stream>,
+    /// Operations after which a client relies on what is before.
+    relied_on: BTreeSet<u64>,
+    /// Where the unit begins that is being sent.
+    unit: Option<u64>,
 }
 
 impl Prefix {
     /// Another primary begins to number its writes again.
     pub fn freeze(&mut self) {
         self.writes.clear();
+        self.relied_on.clear();
+        self.unit = None;
         if let Some(stream) = &mut self.stream {
             stream.frozen = true;
         }
@@ -66,9 +74,36 @@ impl Prefix {
 }
 
 impl World {
+    /// The state after the last operation is one that a client relies on.
+    pub(super) fn rely(&mut self) {
+        if let Machine::Primary(primary) = &self.nodes[self.primary].machine {
+            self.prefix.relied_on.insert(primary.last_operation());
+        }
+    }
+
+    /// A unit of which something is not sent never goes on after a FLUSH, or a write with FUA.
+    fn check_unit(&mut self, frame: &Frame) {
+        if frame.class == Class::Begin {
+            self.prefix.unit = None;
+        } else if frame.flags & MORE != 0 {
+            self.prefix.unit.get_or_insert(frame.sequence);
+        } else if let Some(first) = self.prefix.unit.take() {
+            let relied_on = &self.prefix.relied_on;
+            if let Some(at) = relied_on.range(first..frame.sequence).next() {
+                let last = frame.sequence;
+                self.fail(format!(
+                    "P3: {first} to {last} are merged across a barrier at {at}"
+                ));
+            }
+        }
+    }
+
     /// Keeps the order in which the primary issues writes.
     pub(super) fn order(&mut self, node: usize, action: &Action) {
         if let Action::Send(frame) = action {
+            if node == self.primary && (frame.class == Class::Begin || frame.class.is_operation()) {
+                self.check_unit(frame);
+            }
             // From here on the secondary's image is written in place, as in sync.
             let begin = Begin::decode(&frame.payload).filter(|_| frame.class == Class::Begin);
             let is_exchange = matches!(begin, Some(Begin::Resume | Begin::Push | Begin::Pull));
@@ -93,6 +128,9 @@ impl World {
         let Some((request, osn)) = primary.order_of(number).filter(|(_, osn)| *osn > 0) else {
             return;
         };
+        if matches!(self.asked.get(&request), Some(Asked::Write { fua: true })) {
+            self.prefix.relied_on.insert(osn);
+        }
         let write = Ordered {
             request,
             offset,

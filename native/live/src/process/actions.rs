@@ -134,8 +134,12 @@ impl Process {
             } => queue(token, Job::Reserve(file, length)),
             Action::Send(frame) => {
                 let link = self.link_key();
+                let compress = match &self.machine {
+                    Machine::Primary(primary) => primary.is_compressing(),
+                    _ => false,
+                };
                 if let Some(conn) = link.and_then(|key| self.conns.get_mut(&key)) {
-                    link::send(conn.stream(), &frame);
+                    link::send(conn.stream(), &frame, compress, &mut self.traffic);
                 }
             }
             Action::Disconnect(reason) => {

@@ -10,7 +10,7 @@ use crate::control::Event;
 use crate::credentials::{Credentials, With};
 use crate::executor::{Answer, Choice, Executor, For, Job};
 use crate::files::{size_of, Files};
-use crate::link;
+use crate::link::{self, Traffic};
 use crate::machine::Machine;
 use crate::stream::Stream;
 use mio::{Events, Poll, Token as Key, Waker};
@@ -112,6 +112,8 @@ pub struct Process {
     pub(crate) awaiting: Vec<(usize, Time)>,
     pub(crate) events: VecDeque<Event>,
     pub(crate) next_event: u64,
+    /// Since the start, to the other end.
+    pub(crate) traffic: Traffic,
     /// What was wrong with the last connection that failed.
     complaint: String,
     /// The size of the image that was last reported as another than it had.
@@ -165,6 +167,7 @@ impl Process {
             awaiting: Vec::new(),
             events: VecDeque::new(),
             next_event: 1,
+            traffic: Traffic::default(),
             complaint: String::new(),
             odd_size: None,
             size,

@@ -105,7 +105,7 @@ impl Process {
     pub(super) fn answer_hello(&mut self, key: usize, mine: &Hello) {
         let frame = Frame::with_payload(Class::Hello, mine.epoch, mine.encode());
         if let Some(conn) = self.conns.get_mut(&key) {
-            link::send(conn.stream(), &frame);
+            link::send(conn.stream(), &frame, false, &mut self.traffic);
         }
     }
 

@@ -1,0 +1,194 @@
+//! Semi-sync step by step.
+
+mod merging;
+mod pair;
+
+use mirrord_live_core::frame::{Class, Frame};
+use mirrord_live_core::hello::Hello;
+use mirrord_live_core::io::{Backend, File};
+use mirrord_live_core::primary::{self, State};
+use mirrord_live_core::redo::Slot;
+use mirrord_live_core::replica;
+use mirrord_live_core::setup;
+use mirrord_live_core::types::{Failure, Mode, Phase, Role};
+use mirrord_live_sim::plan::geometry;
+
+use pair::{Input, Pair};
+
+const HOLD: u64 = 1500;
+
+#[test]
+fn in_strict_sync_the_window_counts_no_more() {
+    let mut pair = Pair::in_semi_sync();
+    pair.cut();
+    pair.write(1);
+    assert_eq!(pair.reply(1), Some(Ok(())));
+    pair.set_mode(Mode::Strict);
+    pair.write(2);
+    pair.flush(3);
+    pair.pass(HOLD / 2);
+    assert_eq!((pair.reply(2), pair.reply(3)), (None, None));
+    pair.pass(HOLD);
+    let failed = Some(Err(Failure::Io));
+    assert_eq!((pair.reply(2), pair.reply(3)), (failed, failed));
+    pair.write(4);
+    assert_eq!(pair.reply(4), failed);
+    pair.is_linked = true;
+    pair.pass(3000);
+    assert_eq!(pair.primary.state(), State::InSync);
+    pair.write(5);
+    assert_eq!(pair.reply(5), Some(Ok(())));
+}
+
+#[test]
+fn in_sync_the_window_counts_no_more() {
+    let mut pair = Pair::in_semi_sync();
+    pair.cut();
+    pair.set_mode(Mode::Sync);
+    pair.write(1);
+    pair.flush(2);
+    pair.pass(HOLD / 2);
+    assert_eq!((pair.reply(1), pair.reply(2)), (None, None));
+    pair.pass(HOLD);
+    assert_eq!(pair.primary.state(), State::Alone);
+    assert_eq!((pair.reply(1), pair.reply(2)), (Some(Ok(())), Some(Ok(()))));
+    assert!(!setup::read_record(&pair.disks[0]).unwrap().bounded);
+}
+
+#[test]
+fn back_in_semi_sync_what_waited_is_answered() {
+    let mut pair = Pair::in_semi_sync();
+    pair.cut();
+    pair.set_mode(Mode::Sync);
+    pair.write(1);
+    pair.flush(2);
+    assert_eq!((pair.reply(1), pair.reply(2)), (None, None));
+    pair.set_mode(Mode::Semi);
+    pair.run();
+    assert_eq!((pair.reply(1), pair.reply(2)), (Some(Ok(())), Some(Ok(()))));
+}
+
+#[test]
+fn a_restarted_primary_in_sync_mode_waits_for_hold_only() {
+    let mut pair = Pair::in_semi_sync();
+    pair.cut();
+    pair.set_mode(Mode::Sync);
+    pair.start_primary();
+    pair.write(1);
+    pair.pass(HOLD / 2);
+    assert_eq!(pair.reply(1), None);
+    pair.pass(HOLD);
+    assert_eq!(pair.reply(1), Some(Ok(())));
+    assert!(!setup::read_record(&pair.disks[0]).unwrap().bounded);
+}
+
+#[test]
+fn a_slow_replica_is_not_a_stalled_one() {
+    let mut pair = Pair::in_semi_sync();
+    let before = pair.disconnects;
+    pair.is_slow = true;
+    for request in 1..12 {
+        pair.write(request);
+    }
+    pair.pass(3 * HOLD);
+    assert_eq!(pair.disconnects, before);
+    assert_eq!(pair.primary.state(), State::Semi);
+}
+
+#[test]
+fn a_break_whose_log_cannot_be_applied_says_so() {
+    let mut pair = Pair::in_semi_sync();
+    pair.is_image_broken = true;
+    pair.write(1);
+    pair.pass(100);
+    pair.reports.clear();
+    pair.inputs.push_back(Input::Replica(replica::Event::Break));
+    pair.pass(1000);
+    let problem = pair.reports.pop().expect("a report").unwrap_err();
+    assert!(problem.contains("run break again"), "{problem}");
+    assert_eq!(pair.reports, []);
+    pair.is_image_broken = false;
+    pair.inputs.push_back(Input::Replica(replica::Event::Break));
+    pair.pass(1000);
+    assert_eq!(pair.reports, [Ok(())]);
+}
+
+#[test]
+fn without_its_log_an_end_is_not_broken_off() {
+    let mut pair = Pair::in_semi_sync();
+    pair.is_image_broken = true;
+    pair.write(1);
+    pair.cut();
+    pair.is_image_broken = false;
+    pair.disks[1].lose(File::Log, 0);
+    for _ in 0..2 {
+        pair.start_replica();
+        pair.inputs.push_back(Input::Replica(replica::Event::Break));
+        pair.run();
+        let problem = pair.reports.pop().expect("a report").unwrap_err();
+        assert!(problem.contains("missing or damaged"), "{problem}");
+        assert_eq!(
+            setup::read_record(&pair.disks[1]).unwrap().phase,
+            Phase::Empty
+        );
+    }
+    pair.is_linked = true;
+    pair.pass(2000);
+    assert_eq!(pair.primary.state(), State::Semi);
+    assert_eq!(setup::read_record(&pair.disks[1]).unwrap().generation, 4);
+    pair.set_mode(Mode::Sync);
+    pair.pass(1000);
+    assert_eq!(pair.primary.state(), State::InSync);
+    assert_eq!(setup::read_record(&pair.disks[1]).unwrap().log, 0);
+    let [mine, theirs] = [0, 1].map(|node| pair.disks[node].contents(File::Image));
+    assert_eq!(mine, theirs);
+}
+
+#[test]
+fn a_lost_log_is_on_record_before_anything_depends_on_it() {
+    let mut pair = Pair::in_semi_sync();
+    pair.is_tracking_held = true;
+    pair.disks[1].lose(File::Log, 0);
+    pair.start_replica();
+    pair.pass(500);
+    assert_eq!(pair.primary.state(), State::Leaving);
+}
+
+#[test]
+fn a_log_that_the_record_does_not_name_is_not_applied() {
+    let mut pair = Pair::in_semi_sync();
+    pair.write(1);
+    pair.cut();
+    // As between the two steps of closing it; the image is ahead of it since.
+    let mut record = setup::read_record(&pair.disks[1]).unwrap();
+    record.log = 0;
+    setup::format(&mut pair.disks[1], &record).unwrap();
+    let newer = vec![9; geometry().size as usize];
+    pair.disks[1].write(File::Image, 0, &newer).unwrap();
+    pair.start_replica();
+    pair.run();
+    assert_eq!(pair.disks[1].contents(File::Image), newer);
+    let mut slot = [0; 512];
+    pair.disks[1].read(File::Log, 0, &mut slot).unwrap();
+    assert_eq!(Slot::decode(&slot), None);
+}
+
+#[test]
+fn an_end_is_not_fenced_before_its_record_says_so() {
+    for is_broken in [true, false] {
+        let mut pair = Pair::in_semi_sync();
+        let mut record = setup::read_record(&pair.disks[1]).unwrap();
+        record.role = Role::Primary;
+        record.epoch += 1;
+        pair.is_tracking_broken = is_broken;
+        let hello = Hello::of(&record, false).encode();
+        let frame = Frame::with_payload(Class::Hello, record.epoch, hello);
+        pair.ask(primary::Event::Frame(frame));
+        let expected = if is_broken {
+            Role::Primary
+        } else {
+            Role::Fenced
+        };
+        assert_eq!(pair.primary.hello().role, expected);
+    }
+}
