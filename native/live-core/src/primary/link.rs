@@ -288,6 +288,7 @@ impl Primary {
                     self.latencies.received.add(self.now, took);
                     self.window_used = self.window_used.saturating_sub(bytes);
                     self.arrived_bytes += bytes;
+                    self.note_received(number);
                     if let Some(issued) = self.issued.get_mut(&number) {
                         issued.peer = true;
                     }

@@ -4,6 +4,7 @@ mod adaptive;
 mod barrier;
 mod copying;
 mod link;
+mod recording;
 mod semi;
 mod state;
 mod status;
@@ -25,6 +26,8 @@ use crate::types::{
     BootId, Geometry, Mode, Payload, Range, RequestId, Role, Settings, Time, Window,
 };
 use barrier::Barrier;
+pub use recording::{MAGIC, RECORD};
+use recording::Recording;
 pub use semi::Lag;
 pub use status::Status;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -230,6 +233,7 @@ pub struct Primary {
     /// A fenced primary has nothing left to do.
     is_over: bool,
     progress: u64,
+    recording: Option<Box<Recording>>,
     pub counts: Counts,
     pub latencies: Latencies,
 }
@@ -332,6 +336,7 @@ impl Primary {
             pulls: HashMap::new(),
             is_over: false,
             progress: 0,
+            recording: None,
             counts: Counts::default(),
             latencies: Latencies::default(),
         };
@@ -390,6 +395,7 @@ impl Primary {
         }
         self.grow(out);
         self.pump(out);
+        self.note_mode();
     }
 
     /// Does whatever can be done.

@@ -26,6 +26,7 @@ pub struct Status {
     /// Bytes a second of a resync; 0: no limit.
     pub copy_rate: u64,
     pub lag: Lag,
+    pub is_recording: bool,
 }
 
 impl Primary {
@@ -61,6 +62,7 @@ impl Primary {
                 + unanswered().map(|each| bytes(&each.range)).sum::<u64>(),
             copy_rate: self.copy_rate.limit(),
             lag: self.lag(),
+            is_recording: self.is_recording(),
             oldest: arrived
                 .min()
                 .map_or(0, |first| self.now.saturating_sub(first)),

@@ -2,6 +2,7 @@
 
 mod actions;
 mod peers;
+mod recording;
 mod serving;
 
 use crate::address::{Address, Listener, Network};
@@ -110,6 +111,7 @@ pub struct Process {
     pub(crate) waiting_reports: VecDeque<usize>,
     /// Who waits for a full window of semi-sync, and until when.
     pub(crate) awaiting: Vec<(usize, Time)>,
+    recorder: recording::Recorder,
     pub(crate) events: VecDeque<Event>,
     pub(crate) next_event: u64,
     /// What was wrong with the last connection that failed.
@@ -163,6 +165,7 @@ impl Process {
             image_writes: VecDeque::new(),
             waiting_reports: VecDeque::new(),
             awaiting: Vec::new(),
+            recorder: recording::Recorder::default(),
             events: VecDeque::new(),
             next_event: 1,
             complaint: String::new(),
@@ -246,6 +249,7 @@ impl Process {
                 self.share_buffers();
                 self.settle();
                 self.tell_full();
+                self.check_recording();
             }
             self.finish_turn();
         }
@@ -455,6 +459,7 @@ impl Process {
         // After a sync that failed, what is cached is not what the disk has.
         self.files.forget_cached(&self.boot);
         let settings = self.config.settings.clone();
+        self.recorder = recording::Recorder::default();
         match Machine::open(&self.files, self.boot, settings, &mut self.actions) {
             Ok(machine) => {
                 self.machine = machine;
