@@ -114,7 +114,8 @@ def _made(name: str, epoch_ns: int, records: Records, where: str) -> Recording:
 
 def answered_us(writes: Records) -> Times:
     """When each was answered."""
-    return (writes["arrived"] + writes["answered"]).astype(np.int64)
+    found: Times = (writes["arrived"] + writes["answered"]).astype(np.int64)
+    return found
 
 
 def received_us(recording: Recording) -> Times:
@@ -127,7 +128,7 @@ def received_us(recording: Recording) -> Times:
     is_known = writes["received"] != _UNKNOWN
     found = np.where(is_known, arrived + writes["received"].astype(np.int64), never)
     ends = [at for at, mode in recording.modes if mode is not Mode.ASYNC] or [never]
-    later = np.searchsorted(ends, arrived, side="right")
+    later = np.searchsorted(ends, arrived, side="left")
     ended = np.array([*ends, never], np.int64)[later]
     return np.where(is_known, found, ended)
 
@@ -142,6 +143,21 @@ def lag_bytes(recording: Recording) -> tuple[Times, Times]:
     # Of what happens at the same time, what arrives comes first.
     order = np.lexsort((change, at))
     return at[order], np.cumsum(change[order])
+
+
+def link_rate(recording: Recording, lag: int) -> float | None:
+    """What the link carried, bytes per second, in the seconds that began with such a lag (bytes);
+    None: there was none.
+    """
+    received = received_us(recording)
+    is_known = recording.writes["received"] != _UNKNOWN
+    edges = np.arange(recording.first_us, recording.last_us + 1, 1_000_000)
+    length = recording.writes["length"][is_known].astype(np.float64)
+    carried = np.histogram(received[is_known], edges, weights=length)[0]
+    times, lags = lag_bytes(recording)
+    before = np.searchsorted(times, edges[:-1], side="right") - 1
+    is_busy = (before >= 0) & (np.append(lags, 0)[before] >= lag)
+    return float(carried[is_busy].mean()) if is_busy.any() else None
 
 
 def oldest_us(recording: Recording, at_us: Times) -> Times:
@@ -192,15 +208,15 @@ def _at(modes: Modes, at: int) -> Mode:
 @dataclass(frozen=True)
 class Course:
     """A recording in parts of equal length. at_s: when each begins, since the start. iops,
-    latency_ms (mean), outstanding (mean, by Little's law): of the writes that were answered in it.
-    slowest_ms; lag_bytes, lag_s: the greatest. limit_bytes: the greatest M; 0 out of semi-sync.
-    modes: the one that took most of it.
+    outstanding (mean, by Little's law): of the writes that were answered in it. latency_ms (mean):
+    of those that arrived in it. lag_bytes, lag_s: the greatest. limit_bytes: the greatest M; 0 out
+    of semi-sync. Where no write arrived, latency and M are those of before. modes: the one that
+    took most of it.
     """
 
     at_s: npt.NDArray[np.float64]
     iops: npt.NDArray[np.float64]
     latency_ms: npt.NDArray[np.float64]
-    slowest_ms: npt.NDArray[np.float64]
     outstanding: npt.NDArray[np.float64]
     lag_bytes: npt.NDArray[np.float64]
     lag_s: npt.NDArray[np.float64]
@@ -218,8 +234,13 @@ def course(recording: Recording, parts: int) -> Course:
     arrived = np.searchsorted(edges, writes["arrived"].astype(np.int64), side="right") - 1
     arrived = np.clip(arrived, 0, parts - 1)
     waited = writes["answered"].astype(np.float64)
-    count = np.bincount(place, minlength=parts)
-    total = np.bincount(place, waited, minlength=parts)
+    came = np.bincount(arrived, minlength=parts)
+    waits = np.bincount(arrived, waited, minlength=parts)
+    mean_ms = np.divide(waits, came * 1000.0, out=np.zeros(parts), where=came > 0)
+    modes = tuple(
+        _longest(recording.modes, int(begin), int(end)) for begin, end in itertools.pairwise(edges)
+    )
+    is_semi = np.array([mode is Mode.SEMI_SYNC for mode in modes])
     at, lag = lag_bytes(recording)
     # What it was when a part began counts in it, too.
     before = np.searchsorted(at, edges[:-1], side="right")
@@ -230,23 +251,26 @@ def course(recording: Recording, parts: int) -> Course:
     np.maximum.at(greatest, lag_place[is_inside], lag[is_inside])
     fine = np.linspace(first, last, parts * 8).astype(np.int64)
     limit = np.where(writes["mode"] == _MODES.index(Mode.SEMI_SYNC), writes["limit"], 0)
-    slowest, limits = np.zeros(parts), np.zeros(parts)
-    np.maximum.at(slowest, place, waited / 1000)
+    limits = np.zeros(parts)
     np.maximum.at(limits, arrived, limit.astype(np.float64))
     return Course(
         (edges[:-1] - first) / 1e6,
-        count / width_s,
-        np.divide(total, count * 1000.0, out=np.zeros(parts), where=count > 0),
-        slowest,
-        total / 1e6 / width_s,
+        np.bincount(place, minlength=parts) / width_s,
+        _held(mean_ms, came > 0),
+        np.bincount(place, waited, minlength=parts) / 1e6 / width_s,
         greatest,
         oldest_us(recording, fine).reshape(parts, 8).max(axis=1) / 1e6,
-        limits,
-        tuple(
-            _longest(recording.modes, int(begin), int(end))
-            for begin, end in itertools.pairwise(edges)
-        ),
+        np.where(is_semi, _held(limits, (limits > 0) | ~is_semi), 0.0),
+        modes,
     )
+
+
+def _held(
+    values: npt.NDArray[np.float64], is_known: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.float64]:
+    """Where a value is not known the last one that is."""
+    last = np.maximum.accumulate(np.where(is_known, np.arange(len(values)), 0))
+    return values[last]
 
 
 def _longest(modes: Modes, begin: int, end: int) -> Mode:

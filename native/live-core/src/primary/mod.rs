@@ -26,8 +26,8 @@ use crate::types::{
     BootId, Geometry, Mode, Payload, Range, RequestId, Role, Settings, Time, Window,
 };
 use barrier::Barrier;
-pub use recording::{MAGIC, RECORD};
 use recording::Recording;
+pub use recording::{MAGIC, RECORD};
 pub use semi::Lag;
 pub use status::Status;
 use std::collections::{BTreeMap, HashMap, VecDeque};

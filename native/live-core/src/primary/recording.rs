@@ -356,7 +356,10 @@ mod tests {
         issue(&mut it, 9_999_999);
         issue(&mut it, 9_999_999);
         let kinds: Vec<u8> = it.ready.iter().step_by(RECORD).copied().collect();
-        assert_eq!(kinds, [Kind::Dropped as u8, Kind::Write as u8, Kind::Write as u8]);
+        assert_eq!(
+            kinds,
+            [Kind::Dropped as u8, Kind::Write as u8, Kind::Write as u8]
+        );
         assert_eq!(it.ready[8], 5);
         assert_eq!((it.missing, it.dropped), (0, 5));
     }
