@@ -33,6 +33,8 @@ NAMES = (
     "live",
     "live_capped",
     "live_modes",
+    "live_recording",
+    "modes_accuracy",
 )
 
 

@@ -72,7 +72,7 @@ class Link:
 class Pair:
     """A live mirror on such a link, with a daemon, and what its primary says meanwhile."""
 
-    def __init__(self, inside: Path, *words: str) -> None:
+    def __init__(self, inside: Path, *words: str, is_sampled: bool = True) -> None:
         self.mirror = Mirror(inside, size=SIZE)
         self.samples: list[Sample] = []
         self._is_over = threading.Event()
@@ -89,11 +89,13 @@ class Pair:
         self.mirror.home.run("serve", "db")
         self.wait_for("in-sync", 60)
         self._sampler = threading.Thread(target=self._sample)
-        self._sampler.start()
+        if is_sampled:
+            self._sampler.start()
 
     def close(self) -> None:
         self._is_over.set()
-        self._sampler.join()
+        if self._sampler.is_alive():
+            self._sampler.join()
         self.mirror.close()
         self.link.close()
 
@@ -160,14 +162,14 @@ def _dynamic(*words: str) -> tuple[str, ...]:
 def measure() -> list[Row]:
     need("fio", "fio")
     rows: list[Row] = []
-    with folder() as inside, _memory(inside) as memory:
+    with folder() as inside, in_memory(inside) as memory:
         for part in (_redo, _depths, _headline, _burst, _overload, _square_wave):
             rows += part(memory / part.__name__)
     return rows
 
 
 @contextlib.contextmanager
-def _memory(inside: Path) -> Iterator[Path]:
+def in_memory(inside: Path) -> Iterator[Path]:
     """A file system in memory. (Below /dev, where one is mounted, images are taken for devices.)"""
     run("mount", "-t", "tmpfs", "-o", "size=4g", "mirrord-bench", inside)
     try:

@@ -94,6 +94,18 @@ class Live(Volume):
         """
 
     @abc.abstractmethod
+    def live_record(self, begin: bool) -> None:
+        """Let a primary begin a recording of its writes (docs/traces.md), or end it. `Refused` when
+        there is one already. It ends when nobody fetches it for a minute.
+        """
+
+    @abc.abstractmethod
+    def live_recorded(self) -> bytes:
+        """What was recorded since the last call, at most 1 MiB of it; b"" for nothing. The last
+        record says that it was ended. `Refused` when there is no recording any more.
+        """
+
+    @abc.abstractmethod
     def live_resync(self) -> None:
         """Let a primary that is out of sync copy what changed, whatever its mode."""
 

@@ -23,6 +23,7 @@ Progress = Callable[[str, int, int | None, int], None]
 _FAR = "years away from the first one"
 _SIBLING = re.compile(r"(.*\.blktrace\.)\d+((?:\.gz|\.zst)?)")
 _ENDINGS = (
+    ".live",
     ".zst",
     ".gz",
     ".txt",

@@ -312,6 +312,16 @@ class ImageDriver(Driver, Live):
         self._demand_end()
         return self._process.await_full(min(max(0.0, patience_s), AWAIT_S_MAX))
 
+    def live_record(self, begin: bool) -> None:
+        """See `Live.live_record`."""
+        self._demand_end()
+        self._process.ask("record" if begin else "record-end")
+
+    def live_recorded(self) -> bytes:
+        """See `Live.live_recorded`."""
+        self._demand_end()
+        return self._process.recorded()
+
     def live_resync(self) -> None:
         """See `Live.live_resync`."""
         self._tell("resync")

@@ -51,13 +51,24 @@ class LiveProcess:
 
     def ask(self, line: str, patience_s: float | None = None) -> Any:
         """Send a command; its answer. Raises what the process refuses, or `Unreachable`."""
+        return self._ask(line, patience_s)[0]
+
+    def recorded(self) -> bytes:
+        """See `Live.live_recorded`."""
+        return self._ask("recorded", None)[1]
+
+    def _ask(self, line: str, patience_s: float | None) -> tuple[Any, bytes]:
+        """The answer, and the bytes that follow it."""
         if patience_s is None:
             patience_s = _ANSWER_S if line == "status" else _SLOW_ANSWER_S
+        data = b""
         try:
             with closing(sockets.connected(self._store / "control", timeout_s=patience_s)) as made:
                 made.sendall(line.encode() + b"\n")
                 with made.makefile("rb") as answers:
                     answer = json.loads(answers.readline() or b"null")
+                    if isinstance(answer, dict) and answer.get("bytes"):
+                        data = answers.read(int(answer["bytes"]))
         except (OSError, ValueError) as error:
             raise Unreachable(
                 "mirrord-live is not running" if self._is_absent(error) else "no answer",
@@ -67,7 +78,7 @@ class LiveProcess:
             ) from error
         if isinstance(answer, dict) and answer.get("ok") is False:
             raise refusal(str(answer.get("error")), self._where)
-        return answer
+        return answer, data
 
     @staticmethod
     def _is_absent(error: Exception) -> bool:

@@ -115,7 +115,7 @@ def _record_volume(
             writer.facts = _finished(facts, came.began_ns, numbers)
             writer.close()
 
-        stopped = _stoppable(work, writer)
+        stopped = stoppable(work, writer)
     return _document(str(volume), wanted, stopped, came)
 
 
@@ -152,7 +152,7 @@ def _record_device(what: str, wanted: Wanted, state: Path, tell: Tell) -> dict[s
             writer.facts = _finished(facts, came.began_ns, {"lost": came.lost})
             writer.close()
 
-        stopped = _stoppable(work, writer)
+        stopped = stoppable(work, writer)
     return _document(what, wanted, stopped, came)
 
 
@@ -183,7 +183,7 @@ def _writer(wanted: Wanted, facts: Facts, kept: Journal, stack: ExitStack) -> Tr
     return writer
 
 
-def _stoppable(work: Callable[[threading.Event], None], writer: TraceWriter) -> bool:
+def stoppable(work: Callable[[threading.Event], None], writer: Any) -> bool:
     """Do `work` in a thread, so that an interrupt cannot cut it in two; returns whether it was
     interrupted. When it fails, what was recorded is kept if it can be, and the error says so.
     """

@@ -80,10 +80,11 @@ class LiveStatus(NamedTuple):
     unlimited. window_bytes, window_us: how far the replica may be behind in semi-sync (0: no limit
     in time); lag_bytes, lag_us: how far it is. window_full: writes wait for it. lag_limit_bytes: M,
     how much of the window is in force; answer_within_us: it grows when a write has waited for so
-    long, 0: it does not. answered, local, received: writes since the start of the process, and how
-    long they took in total (us), until the client's answer, on the local image, and from when they
-    were sent until the replica had them. slowest_us: the longest wait for an answer beyond the
-    local image in the last half second to second. buffered_bytes: sent, and not at the replica.
+    long, 0: it does not. recording: its writes are recorded. answered, local, received: writes
+    since the start of the process, and how long they took in total (us), until the client's
+    answer, on the local image, and from when they were sent until the replica had them.
+    slowest_us: the longest wait for an answer beyond the local image in the last half second to
+    second. buffered_bytes: sent, and not at the replica.
     merge, merge_above_bytes, compress: see `Live.live_merge` and `Live.live_traffic`.
     merged_writes, merged_bytes: replaced by later ones before they were sent; included in
     sent_bytes. payload_bytes: what the link was given; link_bytes: the same after compression.
@@ -124,6 +125,7 @@ class LiveStatus(NamedTuple):
     lag_bytes: int = 0
     lag_us: int = 0
     window_full: bool = False
+    recording: bool = False
     lag_limit_bytes: int = 0
     answer_within_us: int = 0
     buffered_bytes: int = 0

@@ -30,13 +30,15 @@ class _Sample(NamedTuple):
 
 class Memory(NamedTuple):
     """samples: counts of the window, the oldest at its beginning. left_s, returned_s: when sync was
-    last left and entered again; None: never. hold_down_s: after the next time.
+    last left and entered again; None: never. hold_down_s: after the next time. entering: sync was
+    asked for, and is not in force yet.
     """
 
     samples: tuple[_Sample, ...] = ()
     left_s: float = 0.0
     returned_s: float | None = None
     hold_down_s: float = 0.0
+    entering: bool = False
 
 
 class Dynamic:
@@ -57,6 +59,8 @@ class Dynamic:
             return self._semi_sync(observation, memory)
         if observation.mode is Mode.ASYNC:
             return self._tracking(observation, memory)
+        if memory.entering:
+            memory = self._entered(observation, memory)
         if not self._must_leave(observation, memory):
             return Directive(Mode.SYNC), memory
         hold_s = self._keys.hold_down_s
@@ -77,6 +81,14 @@ class Dynamic:
         while first + 1 < len(samples) and samples[first + 1].now_s <= now_s - self._keys.window_s:
             first += 1
         return memory._replace(samples=samples[first:])
+
+    def _entered(self, observation: Observation, memory: Memory) -> Memory:
+        """Writes wait while the ends commit. That happens once, and says nothing of how long they
+        wait afterwards: the window begins when sync is in force. It counts when it takes too long.
+        """
+        since_s = observation.now_s - (memory.returned_s or 0.0)
+        is_over = observation.in_sync or since_s >= self._keys.window_s
+        return memory._replace(samples=memory.samples[-1:], entering=not is_over)
 
     def _must_leave(self, observation: Observation, memory: Memory) -> bool:
         """Whether clients wait for too long, and would not outside of synchronous mode."""
@@ -113,7 +125,9 @@ class Dynamic:
             and observation.connected
             and self._is_fast(observation, memory)
         ):
-            memory = memory._replace(samples=memory.samples[-1:], returned_s=observation.now_s)
+            now_s = observation.now_s
+            samples = memory.samples[-1:]
+            memory = memory._replace(samples=samples, returned_s=now_s, entering=True)
             return Directive(Mode.SYNC), memory
         wake_at_s = observation.now_s if limit else return_s
         merge = limit > keys.merge_bytes

@@ -43,6 +43,17 @@ def vscsi(version: int, rows: list[tuple[int, int, int, int]]) -> bytes:
     return b"".join(parts)
 
 
+def live(rows: list[tuple[int, int, int, int, int]]) -> bytes:
+    """Rows of (kind, µs, offset, bytes, µs until the answer); the time 0 is 1000 s after 1970."""
+    head = struct.pack("<16sQQ32x", b"mirrord live 1\n\0", 1000 * 10**9, 1 << 20)
+    return head + b"".join(
+        struct.pack(
+            "<BBBxIQQQQIIIII4x", kind, 1, 0, length, offset, 7, 0, time, 5, 1, 60, answered, 90
+        )
+        for kind, time, offset, length, answered in rows
+    )
+
+
 def blktrace(rows: list[tuple[int, int, int, int, bytes]], device: int = 8 << 20 | 16) -> bytes:
     """Rows of (ns, action word, sector, bytes, what follows)."""
     return b"".join(
@@ -94,6 +105,13 @@ EXAMPLES: dict[str, Example] = {
     "vscsi2": Example(
         vscsi(2, [(0x2A, 4096, 8, 1000), (0x88, 512, 1, 1500)]),
         [Record(0, "0", W, 4096, 4096, 70_000), Record(500_000, "0", R, 512, 512, 70_000)],
+    ),
+    "mirrord-live": Example(
+        live([(16, 400, 0, 0, 0), (0, 500, 4096, 8192, 61), (17, 501, 3, 0, 0),
+              (1, 502, 0, 512, 0xFFFFFFFF), (2, 503, 512, 512, 7), (18, 600, 3, 0, 0)]),
+        [Record(0, "image", W, 4096, 8192, 61_000), Record(2_000, "image", W, 0, 512),
+         Record(3_000, "image", T, 512, 512, 7_000)],
+        1000 * 10**9 + 500_000,
     ),
     "blktrace": Example(
         blktrace([

@@ -1,4 +1,4 @@
-"""Binary formats: vscsi of VMware, blktrace, SRT of HP."""
+"""Binary formats: vscsi of VMware, blktrace, SRT of HP, recordings of live mirrors."""
 
 from __future__ import annotations
 
@@ -75,6 +75,12 @@ FORMATS = (
         "srt", "HP's SRT 1.3 (DiskSim: hpl)",
         lambda sample: sample.data.startswith(b"$$TR_IOREC-1.3"),
         lambda _sample, options: TraceParser.srt(options.skip_bad), _srt_epoch,
+    ),
+    Format(
+        "mirrord-live", "what 'mirrord trace record' writes of a live mirror",
+        lambda sample: sample.data.startswith(b"mirrord live 1\n\0"),
+        lambda _sample, options: TraceParser.live(options.skip_bad),
+        lambda _sample, parser: parser.epoch,
     ),
     _vscsi(1, 32, 14),
     _vscsi(2, 40, 2),

@@ -5,7 +5,8 @@ Panel: Planning 2
 From workload traces, `reduction` computes how much asynchronous mirrors transfer, by update
 interval; `risk` which link they need, how old the copy gets and what a failure loses; `compare`
 what each mode of mirroring costs per year, with a recommendation; `modes` how a live mirror would
-change its mode, and how long its clients would wait ([modes.md](modes.md)). The computation is
+change its mode, and how long its clients would wait ([modes.md](modes.md)). `live` shows what one
+did, from a [recording](recording.md#live-mirrors). The computation is
 described in [analysis.md](analysis.md). A trace is a stored one or in any known format; the
 options for reading are those of `mirrord trace import`. Schedules are a rule or a
 [name](schedules.md); the link may also depend on the hour ([rates](schedules.md#rates)).
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mirrord.cli.commands.analyze_live import live
 from mirrord.cli.commands.analyze_modes import modes
 from mirrord.cli.commands.analyze_run import Out, Traces, needs_extras, publish
 from mirrord.cli.output import Json
@@ -309,4 +311,5 @@ COMMANDS = {
     "risk": risk,
     "compare": compare,
     "modes": modes,
+    "live": live,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,12 +12,16 @@ from mirrord.cli.progress import ProgressLine
 from mirrord.cli.reading import Output, need_analysis
 from mirrord.core.units import format_size, parse_duration
 
+if TYPE_CHECKING:
+    from mirrord.admin.recording import Wanted
+
 
 def record(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="WHAT", help="A volume (btrfs:/PATH, …) or a block device (/dev/…)."
+            metavar="WHAT",
+            help="A volume (btrfs:/PATH, …), a block device (/dev/…), or a live mirror (NAME).",
         ),
     ],
     output: Output,
@@ -37,7 +41,8 @@ def record(
     """Record the workload of a live volume, until Ctrl-C or for --duration.
 
     Of a volume: the blocks allocated and freed, from snapshots at an interval. Of a block device:
-    every request that the kernel receives (blktrace's events; requires root).
+    every request that the kernel receives (blktrace's events; requires root). Of a live mirror: its
+    clients' writes, and when each was sent, received and answered.
     """
     need_analysis()
     from mirrord.admin import recording
@@ -51,10 +56,25 @@ def record(
     )
     progress = _Progress(what, quiet=as_json)
     try:
-        found = recording.record(what, wanted, progress.numbers, _note)
+        if what.startswith("/") or ":" in what:
+            found = recording.record(what, wanted, progress.numbers, _note)
+        else:
+            found = _record_mirror(what, wanted, progress)
     finally:
         progress.end()
     answer(found, _lines(found), as_json=as_json)
+
+
+def _record_mirror(name: str, wanted: Wanted, progress: _Progress) -> dict[str, Any]:
+    from mirrord.admin.live_recording import record_live
+    from mirrord.control.api import Service
+    from mirrord.system import paths
+
+    service = Service(paths.standard())
+    try:
+        return service.look_live(name, lambda it: record_live(it, wanted, progress.numbers))
+    finally:
+        service.close()
 
 
 def _note(sentence: str) -> None:
@@ -78,12 +98,20 @@ def _lines(found: dict[str, Any]) -> list[str]:
         )
     if found.get("lost"):
         lines.append(f"{found['lost']} requests are missing: they came faster than they were read.")
+    if found.get("dropped"):
+        lines.append(
+            f"{found['dropped']:,} writes are missing: they came faster than they were read."
+        )
+    if found.get("ended"):
+        lines.append(f"The recording ended by itself: {found['ended']}.")
     if not found["records"]:
         lines.append("Nothing was recorded: there was no activity.")
     return lines
 
 
 def _sums(found: dict[str, Any]) -> str:
+    if "modes" in found:
+        return f"each with its times, {found['modes']} changes of the mode"
     if "intervals" in found:
         return (
             f"{format_size(found['allocated_bytes'])} allocated and "

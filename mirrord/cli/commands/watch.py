@@ -4,8 +4,9 @@ Panel: Monitoring 6
 
 Shows all mirrors in a live table: activity, lag, the window of [semi-sync](live-modes.md#semi-sync)
 and how much of it is used, the used share of the RPO, the next run, the last transfer, alarms. With
-NAME that mirror only; of a [live mirror](live-modes.md) its mode, window, latencies, rates, and
-what is tracked, unanswered and to be copied. It needs a terminal; Ctrl-C ends it.
+NAME that mirror only; of a [live mirror](live-modes.md) its mode, window, latencies, rates, what
+is tracked, unanswered and to be copied, and since the command began the mode, the lag in bytes and
+time, M and the latency over time. It needs a terminal; Ctrl-C ends it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from mirrord.core.units import format_duration, format_size
 from mirrord.system import clock
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.table import Table
     from rich.text import Text
 
@@ -47,15 +49,24 @@ def watch(
         raise UsageError(
             "'mirrord watch' needs a terminal", hint="'mirrord status' prints the table once."
         )
+    from rich.console import Group
     from rich.live import Live
+
+    from mirrord.cli.livecourse import LiveCourse
 
     with running(quiet=True) as runner, Live(auto_refresh=False, screen=True) as live:
         before: LiveReading | None = None
+        course = LiveCourse()
         try:
             while True:
                 found = runner.run(status(name))
                 reading = found[0].reading.live if name and found else None
-                shown = _details(found[0], before) if reading else _table(found)
+                if reading is None:
+                    shown: RenderableType = _table(found)
+                else:
+                    course.add(reading)
+                    facts = _details(found[0], before)
+                    shown = Group(facts, course.lines(live.console.width))
                 before = reading
                 live.update(shown, refresh=True)
                 clock.sleep_s(every)

@@ -98,7 +98,7 @@ fn primary_status(
          \"buffered_bytes\": {}, \"lag_bytes\": {}, \"lag_us\": {}, \
          \"merge\": {}, \"merge_above_bytes\": {}, \"merged_writes\": {}, \"merged_bytes\": {}, \"compress\": {}, \
          \"payload_bytes\": {}, \"link_bytes\": {}, \
-         \"window_full\": {}, \"copy_rate\": {}, \"verify\": {}, {}}}",
+         \"window_full\": {}, \"recording\": {}, \"copy_rate\": {}, \"verify\": {}, {}}}",
         quoted(state),
         quoted(status.mode.name()),
         status.epoch,
@@ -146,6 +146,7 @@ fn primary_status(
         traffic.payload,
         traffic.sent,
         is_full(status),
+        status.is_recording,
         status.copy_rate,
         verify_status(verify),
         io,
@@ -228,7 +229,7 @@ impl Process {
         }
     }
 
-    fn answer(&mut self, key: usize, answer: &str) {
+    pub(crate) fn answer(&mut self, key: usize, answer: &str) {
         if let Some(conn) = self.conns.get_mut(&key) {
             conn.stream().output(answer.as_bytes());
             conn.stream().output(b"\n");
@@ -346,6 +347,9 @@ impl Process {
                 }
                 None => Err(format!("{argument}: not a number of milliseconds")),
             },
+            ("record" | "recorded" | "record-end", Machine::Primary(_)) => {
+                return self.recording_command(key, name);
+            }
             ("force", Machine::Primary(primary)) => {
                 self.waiting_reports.push_back(key);
                 primary.step(now, PrimaryEvent::Force, &mut self.actions);
@@ -402,7 +406,7 @@ impl Process {
                 Ok(())
             }
             (
-                "mode" | "window" | "answer-within" | "merge" | "merge-above" | "compress" | "await-full" | "force" | "resync" | "break" | "rejoin" | "reclaim" | "verify" | "verify-stop"
+                "mode" | "window" | "answer-within" | "merge" | "merge-above" | "compress" | "await-full" | "record" | "recorded" | "record-end" | "force" | "resync" | "break" | "rejoin" | "reclaim" | "verify" | "verify-stop"
                 | "verify-resync" | "copy-rate",
                 machine,
             ) => {
@@ -410,7 +414,7 @@ impl Process {
                 Err(format!("{name}: not possible while this end is {role}"))
             }
             _ => Err(format!(
-                "unknown command {name}; one of status, events N, mode MODE, window BYTES|SECONDSs, answer-within MICROSECONDS [BYTES], merge on|off, merge-above BYTES, compress on|off, await-full MILLISECONDS, break, resync, \
+                "unknown command {name}; one of status, events N, mode MODE, window BYTES|SECONDSs, answer-within MICROSECONDS [BYTES], merge on|off, merge-above BYTES, compress on|off, await-full MILLISECONDS, record, recorded, record-end, break, resync, \
                  copy-rate BYTES, verify [BYTES], verify-stop, verify-resync, rejoin, reclaim, force, \
                  allow NETWORK, serve ADDRESS, unserve, peer ADDRESS, stop"
             )),
@@ -443,7 +447,7 @@ impl Process {
     }
 }
 
-fn outcome(result: Result<(), String>) -> String {
+pub(crate) fn outcome(result: Result<(), String>) -> String {
     match result {
         Ok(()) => "{\"ok\": true}".into(),
         Err(problem) => format!("{{\"ok\": false, \"error\": {}}}", quoted(&problem)),

@@ -9,6 +9,7 @@ use mirrord_core::trace::dedup;
 use mirrord_core::trace::delimited::{key, Delimited, Layout, OpRule};
 use mirrord_core::trace::fio::Fio;
 use mirrord_core::trace::lines::Lines;
+use mirrord_core::trace::live::Live;
 use mirrord_core::trace::survey::{Seen, Survey};
 use mirrord_core::trace::{Columns, Fault, Op, Parser};
 use pyo3::buffer::PyBuffer;
@@ -82,6 +83,11 @@ impl TraceParser {
     #[staticmethod]
     fn srt(skip_bad: bool) -> Self {
         Self(Box::new(Records::new(Srt::default(), skip_bad)))
+    }
+
+    #[staticmethod]
+    fn live(skip_bad: bool) -> Self {
+        Self(Box::new(Records::new(Live, skip_bad)))
     }
 
     #[staticmethod]

@@ -8,7 +8,7 @@ use super::{Columns, Fault, Op, Parser, Shared};
 pub trait RecordParser {
     const SIZE: usize;
     /// How many bytes before the first record; None: not known yet.
-    fn header(&mut self, _data: &[u8]) -> Result<Option<usize>, String> {
+    fn header(&mut self, _data: &[u8], _shared: &mut Shared) -> Result<Option<usize>, String> {
         Ok(Some(0))
     }
     fn record(
@@ -62,7 +62,7 @@ impl<P: RecordParser> Parser for Records<P> {
         if !self.begun {
             let header = self
                 .inner
-                .header(rest)
+                .header(rest, &mut self.shared)
                 .map_err(|what| Fault::new(what, 1, b""))?;
             match header {
                 Some(length) if length <= rest.len() => {
@@ -105,11 +105,11 @@ fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(bytes[at..at + 2].try_into().expect("two bytes"))
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
@@ -202,7 +202,7 @@ const SRT_HEADER_MAX: usize = 1 << 20;
 impl RecordParser for Srt {
     const SIZE: usize = 56;
 
-    fn header(&mut self, data: &[u8]) -> Result<Option<usize>, String> {
+    fn header(&mut self, data: &[u8], _shared: &mut Shared) -> Result<Option<usize>, String> {
         let begin = b"$$TR_IOREC-1";
         if !data.starts_with(&begin[..data.len().min(begin.len())]) {
             return Err("the header does not begin with $$TR_IOREC-1".into());

@@ -113,7 +113,12 @@ impl Shared {
 
     /// Count something that was skipped or is unusual.
     pub fn count(&mut self, what: &'static str) {
-        *self.counts.entry(what).or_insert(0) += 1;
+        self.add(what, 1);
+    }
+
+    pub fn add(&mut self, what: &'static str, number: u64) {
+        let counted = self.counts.entry(what).or_insert(0);
+        *counted = counted.saturating_add(number);
     }
 
     /// The source ended, `left` bytes after the beginning of record `number`: an error, unless

@@ -12,6 +12,7 @@ pub mod dedup;
 pub mod delimited;
 pub mod fio;
 pub mod lines;
+pub mod live;
 pub mod number;
 pub mod survey;
 

@@ -141,6 +141,7 @@ impl Primary {
 
     /// The other end has made everything up to `durable` durable.
     pub(super) fn peer_durable(&mut self, durable: u64, out: &mut Vec<Action>) {
+        self.note_durable(durable);
         if let Some(barrier) = &mut self.barrier {
             if barrier.remote.is_some_and(|wanted| wanted <= durable) {
                 barrier.remote = None;

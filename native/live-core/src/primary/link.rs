@@ -292,6 +292,7 @@ impl Primary {
                     self.window_used = self.window_used.saturating_sub(bytes);
                     self.arrived_bytes += bytes;
                     self.lower(bytes);
+                    self.note_received(number);
                     if let Some(issued) = self.issued.get_mut(&number) {
                         issued.peer = true;
                     }

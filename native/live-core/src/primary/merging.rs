@@ -6,7 +6,7 @@
 //! ends where a client relies on what is before (FLUSH, FUA). Once formed a unit is sent again as
 //! it is: an acknowledgement covers all of it, or nothing.
 
-use super::writes::Sent;
+use super::writes::{Sent, SentKind};
 use super::{Link, Primary, State};
 use crate::fault::Fault;
 use crate::frame::{Class, Frame, HEADER, MORE};
@@ -75,6 +75,9 @@ impl Primary {
             }
             loop {
                 let frame = self.sent[at].frame.clone();
+                if let SentKind::Write { number, .. } = self.sent[at].kind {
+                    self.note_sent(number);
+                }
                 self.transmitted = frame.sequence;
                 self.held = self.held.saturating_sub(cost(&frame));
                 self.flying += cost(&frame);

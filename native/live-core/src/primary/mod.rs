@@ -5,6 +5,7 @@ mod barrier;
 mod copying;
 mod link;
 mod merging;
+mod recording;
 mod semi;
 mod state;
 mod status;
@@ -25,6 +26,8 @@ use crate::types::{
     BootId, Geometry, Mode, Payload, Range, RequestId, Role, Settings, Time, Window,
 };
 use barrier::Barrier;
+use recording::Recording;
+pub use recording::{MAGIC, RECORD};
 pub use semi::Lag;
 pub use status::{Counts, Latencies, Status};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -244,6 +247,7 @@ pub struct Primary {
     /// A fenced primary has nothing left to do.
     is_over: bool,
     progress: u64,
+    recording: Option<Box<Recording>>,
     pub counts: Counts,
     pub latencies: Latencies,
 }
@@ -327,6 +331,7 @@ impl Primary {
             pulls: HashMap::new(),
             is_over: false,
             progress: 0,
+            recording: None,
             counts: Counts::default(),
             latencies: Latencies::default(),
         };
@@ -388,6 +393,7 @@ impl Primary {
         }
         self.grow(out);
         self.pump(out);
+        self.note_mode();
     }
 
     /// Does whatever can be done.

@@ -16,6 +16,7 @@ impl Primary {
         self.reason = format!("the local disk failed: {problem}; serving stopped");
         out.push(Action::Log(self.reason.clone()));
         self.state = State::Failed;
+        self.note_refused();
         self.record.boot = [0; 16];
         self.record_changed = true;
         self.hang_up("the primary's disk failed", out);
@@ -88,6 +89,7 @@ impl Primary {
 
     /// What was sent is not waited for any more.
     pub(super) fn forget_sent(&mut self) {
+        self.note_lost();
         self.sent.clear();
         self.acked = self.osn;
         self.rewind();
@@ -109,6 +111,7 @@ impl Primary {
         // What this end becomes next has to be above it.
         self.record.epoch = epoch;
         self.record_changed = true;
+        self.note_refused();
         self.waiting.clear();
         self.flushes.clear();
         self.issued

@@ -58,6 +58,7 @@ pub struct Status {
     pub merge: bool,
     pub merge_above: u64,
     pub compress: bool,
+    pub is_recording: bool,
 }
 
 impl Primary {
@@ -96,6 +97,7 @@ impl Primary {
             merge: self.settings.merge,
             merge_above: self.settings.merge_above,
             compress: self.settings.compress,
+            is_recording: self.is_recording(),
             oldest: arrived
                 .min()
                 .map_or(0, |first| self.now.saturating_sub(first)),

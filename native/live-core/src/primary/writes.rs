@@ -1,6 +1,7 @@
 //! From a client's request to its answer: locks, tracking, local write and link, gate.
 
 use super::merging::cost;
+use super::recording::Kind;
 use super::{Primary, State};
 use crate::fault::Fault;
 use crate::frame::{Class, Frame, FLAG};
@@ -207,6 +208,13 @@ impl Primary {
                 end: self.sent_bytes,
             },
         );
+        let kind = match &each.op {
+            Op::Write(_) => Kind::Write,
+            Op::Zero { punch: false } => Kind::Zero,
+            Op::Zero { punch: true } => Kind::Trim,
+        };
+        let osn = if sending { self.osn + 1 } else { 0 };
+        self.note_issue(kind, each.range, each.arrived, osn);
         if sending {
             let mut frame = match &each.op {
                 Op::Write(data) => Frame {
@@ -292,6 +300,7 @@ impl Primary {
                 }
             }
         }
+        self.note_local(number, outcome.failure().is_some());
         self.complete(number, out);
     }
 
@@ -322,7 +331,11 @@ impl Primary {
             }
         }
         let is_over = issued.peer || self.state == State::Semi;
-        if is_over && issued.local && issued.replied {
+        let is_over = is_over && issued.local && issued.replied;
+        if is_answered {
+            self.note_answered(number);
+        }
+        if is_over {
             self.issued.remove(&number);
             self.progress += 1;
         }
@@ -341,6 +354,7 @@ impl Primary {
 
     /// `strict-sync`, and the other end is gone: fails what is unanswered.
     pub(super) fn fail_outstanding(&mut self, out: &mut Vec<Action>) {
+        self.note_refused();
         let mut failed: Vec<RequestId> = self.flushes.drain(..).collect();
         if let Some(barrier) = &mut self.barrier {
             failed.append(&mut barrier.flushes);

@@ -2,6 +2,7 @@
 
 mod actions;
 mod peers;
+mod recording;
 mod serving;
 
 use crate::address::{Address, Listener, Network};
@@ -17,9 +18,8 @@ use mio::{Events, Poll, Token as Key, Waker};
 use mirrord_live_core::frame::{Class, Frame};
 use mirrord_live_core::hello::Hello;
 use mirrord_live_core::io::{Action, File, Outcome, Token};
-use mirrord_live_core::primary;
-use mirrord_live_core::replica;
 use mirrord_live_core::types::{BootId, Range, Role, Settings, Time};
+use mirrord_live_core::{primary, replica};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::net::IpAddr;
@@ -110,6 +110,7 @@ pub struct Process {
     pub(crate) waiting_reports: VecDeque<usize>,
     /// Who waits for a full window of semi-sync, and until when.
     pub(crate) awaiting: Vec<(usize, Time)>,
+    recorder: recording::Recorder,
     pub(crate) events: VecDeque<Event>,
     pub(crate) next_event: u64,
     /// Since the start, to the other end.
@@ -165,6 +166,7 @@ impl Process {
             image_writes: VecDeque::new(),
             waiting_reports: VecDeque::new(),
             awaiting: Vec::new(),
+            recorder: recording::Recorder::default(),
             events: VecDeque::new(),
             next_event: 1,
             traffic: Traffic::default(),
@@ -249,6 +251,7 @@ impl Process {
                 self.share_buffers();
                 self.settle();
                 self.tell_full();
+                self.check_recording();
             }
             self.finish_turn();
         }
@@ -458,6 +461,7 @@ impl Process {
         // After a sync that failed, what is cached is not what the disk has.
         self.files.forget_cached(&self.boot);
         let settings = self.config.settings.clone();
+        self.recorder = recording::Recorder::default();
         match Machine::open(&self.files, self.boot, settings, &mut self.actions) {
             Ok(machine) => {
                 self.machine = machine;
