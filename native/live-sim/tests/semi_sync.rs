@@ -346,6 +346,41 @@ fn a_restarted_primary_in_sync_mode_waits_for_hold_only() {
 }
 
 #[test]
+fn a_return_to_sync_whose_link_is_lost_waits_for_hold_only() {
+    // Of a primary that was restarted the link is lost during the resync; of one that goes on, when
+    // the replica was told to commit.
+    for is_restarted in [true, false] {
+        let mut pair = Pair::in_semi_sync();
+        pair.is_slow = true;
+        if is_restarted {
+            pair.cut();
+            pair.set_mode(Mode::Sync);
+            pair.start_primary();
+            pair.is_linked = true;
+        } else {
+            pair.pass(5000);
+            pair.set_mode(Mode::Sync);
+        }
+        let under_way = |state| match is_restarted {
+            true => state == State::Resync,
+            false => state == State::Committing,
+        };
+        for _ in 0..100 {
+            if !under_way(pair.primary.state()) {
+                pair.pass(20);
+            }
+        }
+        assert!(under_way(pair.primary.state()));
+        pair.cut();
+        pair.write(1);
+        pair.pass(HOLD / 2);
+        assert_eq!(pair.reply(1), None, "{is_restarted}");
+        pair.pass(HOLD);
+        assert_eq!(pair.reply(1), Some(Ok(())));
+    }
+}
+
+#[test]
 fn a_slow_replica_is_not_a_stalled_one() {
     let mut pair = Pair::in_semi_sync();
     let before = pair.disconnects;
