@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ from mirrord.core.errors import Refused, UsageError
 from mirrord.core.live import Mode
 from mirrord.core.policies import DynamicKeys
 from mirrord.policies.congestion import PullAhead
-from mirrord.policies.dynamic import Dynamic
+from mirrord.policies.dynamic import Dynamic, Memory
 from mirrord.policies.fixed import POLICIES, Fixed
-from mirrord.policies.policy import AnyPolicy
+from mirrord.policies.policy import AnyPolicy, Directive, Observation
 from mirrord.policies.scheduled import Scheduled
 from mirrord.schedules.spans import parse_span
 from mirrord.system.native import ModeSimulator
@@ -70,8 +71,11 @@ def simulated(
     return found
 
 
+KEYS = DynamicKeys(max_lat_s=0.025)
+
+
 def dynamic(**keys: Any) -> Dynamic:
-    return Dynamic(DynamicKeys(**{"max_lat_s": 0.025, **keys}))
+    return Dynamic(replace(KEYS, **keys))
 
 
 def test_a_synchronous_write_takes_the_round_trip_and_its_bytes() -> None:
@@ -146,16 +150,38 @@ def test_the_lag_never_exceeds_max_rpo() -> None:
     assert simulated(burst, dynamic()).peak_bytes > 20 * MB
 
 
+class WithoutPrediction(Dynamic):
+    """A seeded error: it returns without asking how fast the replica would answer."""
+
+    def _is_fast(self, observation: Observation, memory: Memory) -> bool:
+        return True
+
+
+class Forgetful(Dynamic):
+    """A seeded error: a failed return does not double the hold-down."""
+
+    def decide(self, observation: Observation, memory: Memory) -> tuple[Directive, Memory]:
+        directive, memory = super().decide(observation, memory)
+        return directive, memory._replace(hold_down_s=300)
+
+
+def _held_s(found: Outcome) -> list[float]:
+    """How long it was out of sync each time."""
+    left = [at_ns / S for at_ns, mode in found.course.modes if mode is Mode.SEMI_SYNC]
+    back = [at_ns / S for at_ns, mode in found.course.modes[1:] if mode is Mode.SYNC]
+    return [b - a for a, b in zip(left, back, strict=False)]
+
+
 def test_a_failed_return_doubles_the_hold_down() -> None:
     # Five seconds of burst in each minute: whenever sync is entered, the next burst ends it.
     bursts = [at for minute in range(60) for at in steadily(2e6, 60 * minute, 60 * minute + 5)]
     found = simulated(writes(bursts, 10_000), dynamic(), end_s=3600)
-    left = [at_ns / S for at_ns, mode in found.course.modes if mode is Mode.SEMI_SYNC]
-    back = [at_ns / S for at_ns, mode in found.course.modes[1:] if mode is Mode.SYNC]
-    held = [b - a for a, b in zip(left, back, strict=False)]
+    held = _held_s(found)
     assert len(held) >= 3
-    for place, each in enumerate(held[:3]):
-        assert each == pytest.approx(300 * 2**place, abs=30)
+    doubled = [pytest.approx(300 * 2**place, abs=30) for place in range(3)]
+    assert held[:3] == doubled
+    wrong = simulated(writes(bursts, 10_000), Forgetful(KEYS), end_s=3600)
+    assert _held_s(wrong)[:3] != doubled and wrong.left_sync > found.left_sync
     ahead = simulated(writes(bursts, 10_000), PullAhead(20_000), end_s=3600)
     assert ahead.left_sync >= 60 > 10 * found.left_sync
 
@@ -190,6 +216,8 @@ def test_without_a_prediction_it_would_return() -> None:
     batch = writes(steadily(0.1e6, 0, 700, 15_000), 15_000)
     found = simulated(batch, dynamic(max_lat_s=0.018), end_s=700)
     assert [mode for _, mode in found.course.modes] == [Mode.SYNC, Mode.SEMI_SYNC]
+    wrong = simulated(batch, WithoutPrediction(replace(KEYS, max_lat_s=0.018)), end_s=700)
+    assert wrong.left_sync > 1 and wrong.changes > found.changes
 
 
 def test_full_buffers_track_changes_and_all_is_copied() -> None:

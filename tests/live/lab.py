@@ -235,6 +235,9 @@ class Writer(threading.Thread):
         #: number; and how many of them there were when a write was issued.
         self._order: list[tuple[int, int]] = []
         self._before: dict[int, int] = {}
+        #: When each write was issued and acknowledged (monotonic).
+        self._issued_s: dict[int, float] = {}
+        self._answered_s: dict[int, float] = {}
         self._number = 0
         self._pending: dict[int, int] = {}
 
@@ -256,6 +259,7 @@ class Writer(threading.Thread):
                 self._pending[self._number] = block
                 self.issued[block] = self._number
                 self._before[self._number] = len(self._order)
+                self._issued_s[self._number] = time.monotonic()
                 client.send(1, self._number, block * BLOCK, stamp(block, self._number))
             if not self._pending:
                 time.sleep(0.01)
@@ -267,6 +271,7 @@ class Writer(threading.Thread):
             else:
                 self.answered += 1
                 self.acknowledged[block] = cookie
+                self._answered_s[cookie] = time.monotonic()
                 self._order.append((block, cookie))
 
     @contextlib.contextmanager
@@ -306,6 +311,16 @@ class Writer(threading.Thread):
         for block, number in self._order[: self._before.get(newest, 0)]:
             assert found[block] >= number, (newest, block, number, found[block])
 
+    def lost(self, image: bytes) -> list[int]:
+        """The acknowledged writes that the image lacks, and that no later one replaced in it."""
+        found = [STAMP.unpack_from(image, block * BLOCK)[1] for block in range(self.blocks)]
+        return sorted(number for block, number in self._order if found[block] < number)
+
+    def age_s(self, number: int) -> float:
+        """At least how old a write was when the last acknowledged one was answered."""
+        last = max(number for _, number in self._order)
+        return self._issued_s[last] - self._answered_s[number]
+
 
 class Proxy:
     """Between the ends: cuts, stalls one direction, and flips bits."""
@@ -330,7 +345,11 @@ class Proxy:
                 if self.is_cut:
                     near.close()
                     continue
-                far = socket.create_connection(("127.0.0.1", self.target))
+                try:
+                    far = socket.create_connection(("127.0.0.1", self.target))
+                except OSError:
+                    near.close()
+                    continue
                 self._open += [near, far]
                 for name, source, sink in (("up", near, far), ("down", far, near)):
                     words = (name, source, sink)

@@ -117,6 +117,12 @@ class Database:
     def psql(self) -> list[str]:
         return self._command("psql", "-h", self.socket, "-qAt", "-v", "ON_ERROR_STOP=1", "postgres")
 
+    def check(self) -> None:
+        """Every table and index is sound (pg_amcheck)."""
+        words = ["-h", self.socket, "--install-missing", "--heapallindexed", "postgres"]
+        said = _run(*self._command("pg_amcheck", *words))
+        assert said == "", said
+
     def ask(self, query: str) -> str:
         return _run(*self.psql(), "-c", query)
 
@@ -170,6 +176,7 @@ def _recovered(image: Path) -> list[int]:
             lock.unlink(missing_ok=True)
         try:
             database.start()
+            database.check()
             return [int(row) for row in database.ask("select n from t order by n").split()]
         finally:
             database.stop()

@@ -133,8 +133,7 @@ impl Record {
         Record::parse(slot).and_then(|(record, is_known)| is_known.then_some(record))
     }
 
-    /// The record in a slot, and whether this version knows all that it has. Where the checksum
-    /// of one that it does not know is, it does not know either.
+    /// The record in a slot, and whether this version knows all that it has.
     fn parse(slot: &[u8]) -> Option<(Record, bool)> {
         let mut from = Reader::new(slot);
         if from.array::<8>()? != MAGIC {
@@ -171,7 +170,7 @@ impl Record {
             serial: from.u64()?,
         };
         if state & !(SYNCED | BOUNDED | LOGGED | UNFENCED) != 0 {
-            return Some((record, false));
+            return is_sound_somewhere(slot, slot.len() - from.0.len()).then_some((record, false));
         }
         if state & LOGGED != 0 {
             record.log = from.u64()?;
@@ -199,6 +198,17 @@ impl Record {
             None => Err("the tracking file has no valid record"),
         }
     }
+}
+
+/// Whether a checksum of everything before it follows the first `known` bytes, or later ones. Where
+/// that of a later version's record is, this one does not know.
+fn is_sound_somewhere(slot: &[u8], known: usize) -> bool {
+    let mut crc = crc32c::crc32c(&slot[..known]);
+    slot[known..].windows(4).any(|next| {
+        let is_here = next == crc.to_le_bytes();
+        crc = crc32c::crc32c_append(crc, &next[..1]);
+        is_here
+    })
 }
 
 #[cfg(test)]
@@ -252,9 +262,19 @@ mod tests {
         let state = 8 + 16 + 20 + 8 + 2 + 16;
         assert_eq!(later[state], 0);
         later[state] = UNFENCED << 1;
+        // A damaged byte, in a record of this version.
+        assert_eq!(Record::newest(&old, &later).unwrap().serial, 0);
+        // What a later version adds comes before the checksum.
+        let length = state + 1 + 8 + 1 + 8 + 1 + 8 + 8;
+        later[length..length + 8].copy_from_slice(&[5; 8]);
+        let crc = crc32c::crc32c(&later[..length + 8]);
+        later[length + 8..length + 12].copy_from_slice(&crc.to_le_bytes());
         assert!(Record::newest(&old, &later)
             .unwrap_err()
             .contains("later version"));
+        later[length] ^= 1;
+        assert_eq!(Record::newest(&old, &later).unwrap().serial, 0);
+        later[length] ^= 1;
         // This version has written one since.
         record.serial = 2;
         assert_eq!(Record::newest(&record.encode(), &later).unwrap(), record);

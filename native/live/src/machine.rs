@@ -52,6 +52,11 @@ impl Machine {
         }
     }
 
+    /// Clients are answered when this end's image has a write; the other end gets it later.
+    pub fn answers_alone(&self) -> bool {
+        matches!(self, Machine::Primary(it) if it.answers_alone())
+    }
+
     /// When time has to pass for the window of semi-sync.
     pub fn due(&self) -> Option<Time> {
         match self {

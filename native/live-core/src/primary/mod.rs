@@ -185,8 +185,8 @@ pub struct Primary {
     last_ping: Time,
     /// When the other end last acknowledged an operation.
     last_arrived: Time,
-    /// When this process began to serve.
-    began: Time,
+    /// Since when nothing is answered if the record says `bounded` and this is not semi-sync.
+    withheld: Time,
     /// When the other end was last heard in a session that is over.
     session_ended: Time,
     /// When the other end was greeted, or told to begin.
@@ -287,7 +287,7 @@ impl Primary {
             last_heard: 0,
             last_ping: 0,
             last_arrived: 0,
-            began: 0,
+            withheld: 0,
             session_ended: 0,
             asked: 0,
             next_try: 0,

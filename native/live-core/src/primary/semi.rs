@@ -65,6 +65,11 @@ impl Primary {
         self.state == State::Semi && is_asked
     }
 
+    /// The answers to writes do not wait for the other end; what it lacks is kept for it.
+    pub fn answers_alone(&self) -> bool {
+        self.is_windowed() || matches!(self.state, State::Alone | State::Resync)
+    }
+
     /// Whether flushes wait for the other end, after the mode or the state has changed.
     pub(super) fn gate_barrier(&mut self, out: &mut Vec<Action>) {
         let is_windowed = self.is_windowed();
@@ -261,9 +266,10 @@ impl Primary {
         if self.state == State::Semi && self.record.mode != Mode::Semi && is_given_up {
             self.leave("the replica was not reached in time", out);
         }
-        // The mode was changed before a restart: it waits no longer than that.
+        // The mode was changed before a restart, or before the link was lost: it waits no longer
+        // than that.
         let is_out_of_sync = matches!(self.state, State::Alone | State::Resync);
-        let is_over = self.now.saturating_sub(self.began) > self.settings.hold;
+        let is_over = self.now.saturating_sub(self.withheld) > self.settings.hold;
         if is_out_of_sync && self.record.bounded && self.record.mode != Mode::Semi && is_over {
             self.record.bounded = false;
             self.record_changed = true;

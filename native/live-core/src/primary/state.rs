@@ -73,8 +73,10 @@ impl Primary {
     /// Out of sync: every change is tracked, and nobody waits for the other end.
     pub(super) fn go_alone(&mut self, out: &mut Vec<Action>) {
         self.state = State::Alone;
-        self.stream = None;
-        if self.record.bounded && self.record.mode != Mode::Semi {
+        if self.stream.take().is_some() {
+            self.withheld = self.now;
+        }
+        if self.record.bounded && self.record.mode == Mode::Async {
             self.record.bounded = false;
             self.record_changed = true;
         }
@@ -300,7 +302,7 @@ impl Primary {
             return;
         }
         self.last_heard = self.now;
-        self.began = self.now;
+        self.withheld = self.now;
         if self.record.synced {
             self.hold();
         } else {

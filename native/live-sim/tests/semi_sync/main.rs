@@ -83,6 +83,37 @@ fn a_restarted_primary_in_sync_mode_waits_for_hold_only() {
 }
 
 #[test]
+fn a_return_to_sync_whose_link_is_lost_waits_for_hold_only() {
+    // The link of a primary that was restarted, and of one that was not, is lost when the replica was
+    // told to commit.
+    for is_restarted in [true, false] {
+        let mut pair = Pair::in_semi_sync();
+        pair.is_slow = true;
+        if is_restarted {
+            pair.cut();
+            pair.set_mode(Mode::Sync);
+            pair.start_primary();
+            pair.is_linked = true;
+        } else {
+            pair.pass(5000);
+            pair.set_mode(Mode::Sync);
+        }
+        let mut seen = Vec::new();
+        while pair.primary.state() != State::Committing {
+            seen.push(pair.primary.state());
+            assert!(seen.len() < 200, "{is_restarted}: {seen:?}");
+            pair.pass(20);
+        }
+        pair.cut();
+        pair.write(1);
+        pair.pass(HOLD / 2);
+        assert_eq!(pair.reply(1), None, "{is_restarted}");
+        pair.pass(HOLD);
+        assert_eq!(pair.reply(1), Some(Ok(())));
+    }
+}
+
+#[test]
 fn a_slow_replica_is_not_a_stalled_one() {
     let mut pair = Pair::in_semi_sync();
     let before = pair.disconnects;

@@ -14,9 +14,9 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token as Key, Waker};
 use mirrord_live_core::io::{File, Outcome, Token};
 use mirrord_live_core::locks::RangeLocks;
-use mirrord_live_core::types::{Payload, Range};
+use mirrord_live_core::types::{Failure, Payload, Range};
 use ring::Ring;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -155,6 +155,10 @@ pub struct Executor {
     changing: RangeLocks,
     changes: usize,
     bytes: usize,
+    /// Of a sync of the image that nobody has been told of: the next one fails.
+    kept: Option<Failure>,
+    /// Jobs that are done without being begun.
+    answered: VecDeque<(For, Answer)>,
 }
 
 impl Executor {
@@ -199,6 +203,8 @@ impl Executor {
             changing: RangeLocks::default(),
             changes: 0,
             bytes: 0,
+            kept: None,
+            answered: VecDeque::new(),
         })
     }
 
@@ -215,9 +221,14 @@ impl Executor {
         self.bytes
     }
 
-    /// Nothing changes a file any more.
+    /// Nothing changes a file any more, and no sync of the image is under way.
     pub fn is_drained(&self) -> bool {
-        self.changes == 0
+        self.changes == 0 && self.pace.syncs.is_empty()
+    }
+
+    /// A sync of the image failed, and who ordered it does not listen any more.
+    pub fn keep_failure(&mut self, failure: Failure) {
+        self.kept = Some(failure);
     }
 
     /// Nothing under way changes this part of the image.
@@ -256,6 +267,13 @@ impl Executor {
 
     /// Queues a job. `submit` has to follow.
     pub fn queue(&mut self, what: For, job: Job) {
+        if matches!(job, Job::Sync(File::Image)) {
+            if let Some(failure) = self.kept.take() {
+                let answer = Answer::Outcome(Outcome::Failed(failure));
+                self.answered.push_back((what, answer));
+                return;
+            }
+        }
         let image = |file: &File| *file == File::Image;
         let (range, is_change, bytes) = match &job {
             Job::Write {
@@ -301,6 +319,9 @@ impl Executor {
 
     /// The next job that is done.
     pub fn done(&mut self) -> Option<(For, Answer)> {
+        if let Some(answered) = self.answered.pop_front() {
+            return Some(answered);
+        }
         let done = self.ring.as_mut().and_then(Ring::done);
         let (number, answer) = done.or_else(|| self.threads.done())?;
         let pending = self.pending.remove(&number)?;

@@ -134,3 +134,36 @@ fn nothing_is_written_inline_while_a_disk_is_slow() {
     pace.syncs.remove(&1);
     assert!(pace.is_quick(later(1301)) && !pace.is_quick(later(1451)));
 }
+
+#[test]
+fn a_sync_that_failed_unheard_makes_the_next_one_fail() {
+    let (path, file) = temporary();
+    let file = Arc::new(file);
+    let files = Files {
+        image: file.clone(),
+        tracking: file.clone(),
+        side: file.clone(),
+        log: file,
+    };
+    let poll = mio::Poll::new().unwrap();
+    let waker = Arc::new(Waker::new(poll.registry(), Key(0)).unwrap());
+    let mut executor =
+        Executor::start(&files, Choice::Auto, poll.registry(), &waker, Key(1)).unwrap();
+    executor.keep_failure(Failure::Io);
+    let mut found = Vec::new();
+    for _ in 0..2 {
+        executor.queue(For::Machine(1, Token::Sync), Job::Sync(File::Image));
+        assert_eq!(executor.is_drained(), found.is_empty());
+        let before = found.len();
+        while found.len() == before {
+            executor.submit();
+            if let Some((_, Answer::Outcome(outcome))) = executor.done() {
+                found.push(outcome.failure());
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+    assert_eq!(found, [Some(Failure::Io), None]);
+    assert!(executor.is_drained());
+    std::fs::remove_file(path).unwrap();
+}

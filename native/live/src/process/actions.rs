@@ -4,17 +4,20 @@ use super::*;
 
 impl Process {
     /// Executes actions until there are none: first what goes to the other end, so that it works
-    /// while this one writes.
+    /// while this one writes. Where clients are answered without it, they are answered first.
     pub(crate) fn settle(&mut self) {
         loop {
             for action in std::mem::take(&mut self.actions) {
                 self.execute(action);
             }
-            self.flush_link();
+            if !self.machine.answers_alone() {
+                self.flush_link();
+            }
             self.write_image();
             self.executor.submit();
             self.collect();
             while let Some((token, outcome)) = self.backlog.pop_front() {
+                self.keep_failure(token, &outcome);
                 let now = self.now();
                 self.machine.done(now, token, outcome, &mut self.actions);
             }
@@ -24,6 +27,17 @@ impl Process {
         }
         // What was done in part goes on.
         self.executor.submit();
+    }
+
+    /// The kernel says only once that a sync of the image failed. What is about to be started again
+    /// from the files does not listen any more: the next sync has to fail.
+    fn keep_failure(&mut self, token: Token, outcome: &Outcome) {
+        let is_sync = matches!(token, Token::Sync | Token::Checkpoint);
+        let is_reopen = |action: &Action| matches!(action, Action::Reopen);
+        let is_over = self.reopen || self.actions.iter().any(is_reopen);
+        if let Some(failure) = outcome.failure().filter(|_| is_sync && is_over) {
+            self.executor.keep_failure(failure);
+        }
     }
 
     /// Writes what does not have to wait, and queues the rest. One that overlaps another under

@@ -406,8 +406,13 @@ impl Process {
             replica.step(now, replica::Event::Turn, &mut self.actions);
             self.settle();
         }
-        for conn in self.conns.values_mut() {
-            conn.stream().flush();
+        // Who waits for an answer is first: a connection to the other end that takes what it is
+        // sent costs more time.
+        for is_client in [true, false] {
+            let conns = self.conns.values_mut();
+            for conn in conns.filter(|conn| matches!(conn, Conn::Client(_)) == is_client) {
+                conn.stream().flush();
+            }
         }
         let closed: Vec<usize> = self
             .conns
@@ -417,7 +422,8 @@ impl Process {
         for key in closed {
             self.forget(key);
         }
-        // What was begun in this life must not change a file in the next one.
+        // What was begun in this life must not change a file in the next one, nor take the report
+        // of a failed sync from it.
         if self.reopen && self.executor.is_drained() {
             self.reopen = false;
             self.open_again();
