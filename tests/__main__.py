@@ -15,13 +15,24 @@ import time
 from pathlib import Path
 from typing import IO, NamedTuple
 
-#: What deals with other hosts waits the most.
-LINKED = ("agent", "faults", "link", "security", "transport")
-#: Verbs that are killed, refused a disk, or cut, of one volume and of several: they wait for disks.
-BROKEN = ("block", "btrfs", "crash", "failover", "sets", "soak")
+#: What runs together, in the order in which it begins: a long one that began last would run alone.
+#: Folders that are not here are "the rest".
+TOGETHER = {
+    "crashes": ("crash", "soak"),
+    "live": ("live",),
+    "drivers": ("block", "btrfs", "contract"),
+    "life cycle": ("integration", "sets"),
+    "simulation": ("schedules", "sim"),
+    "failover": ("failover",),
+    "daemon": ("pausers", "recording", "service"),
+    "other hosts": ("agent", "faults", "link", "security", "transport"),
+    "commands": ("cli", "docs"),
+}
+#: Folders with tests on the machine that has OpenZFS (tests/conftest.py finds one elsewhere).
+ON_MACHINE = ("contract", "crash", "integration", "pausers", "sets", "zfs", "zfsvm")
 TESTS = Path(__file__).parent
 #: So many groups run at the same time: more would make each other's waits time out.
-AT_ONCE = 3
+AT_ONCE = max(3, len(os.sched_getaffinity(0)) + 1)
 #: What pytest returns when nothing was selected: no group may be empty, but what `-k` and its like
 #: choose may all be in other groups.
 _NOTHING = 5
@@ -55,14 +66,11 @@ class Run(NamedTuple):
 
 def groups() -> list[Group]:
     """Each test is in one of them."""
-    every = tuple(sorted({path.parent.name for path in TESTS.glob("*/test_*.py")}))
-    local = tuple(name for name in every if name not in LINKED + BROKEN)
-    return [
-        Group("OpenZFS", "zfs", every, before=("tests.zfsvm", "build")),
-        Group("this host", "not zfs", local),
-        Group("what is broken", "not zfs", BROKEN),
-        Group("other hosts", "not zfs", LINKED),  # the shortest: it begins when one has ended
-    ]
+    every = sorted({path.parent.name for path in TESTS.glob("*/test_*.py")})
+    named = [Group(name, "not zfs", folders) for name, folders in TOGETHER.items()]
+    rest = tuple(name for name in every if all(name not in group.folders for group in named))
+    machine = Group("OpenZFS", "zfs", ON_MACHINE, before=("tests.zfsvm", "build"))
+    return [machine, *named, Group("the rest", "not zfs", rest)]
 
 
 def start(group: Group, arguments: list[str], files: str) -> Run:

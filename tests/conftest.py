@@ -9,11 +9,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from mirrord.system import clock, steps
+from tests.__main__ import ON_MACHINE as FOLDERS_ON_MACHINE
 from tests.contract.lab import Lab
 from tests.contract.lab_set_zfs import ZfsSetLab
 from tests.contract.sets import SetLab
 from tests.contract.zfs import ZfsLab, ZvolLab
-from tests.support import btrfs, traces
+from tests.support import btrfs, costs, traces
 from tests.support.labs import (
     LABS,
     MACHINE_LABS,
@@ -108,6 +109,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("zfs")
         if not item.get_closest_marker("zfs"):
             continue
+        if item.path.parent.name not in FOLDERS_ON_MACHINE:
+            raise pytest.UsageError(f"no group would run {item.nodeid}: see tests/__main__.py")
         if item.get_closest_marker("on_machine") or _takes_long(item, given):
             item.add_marker("nightly")
         # The machine is emulated, on processors that the other groups of tests use, too.
@@ -174,6 +177,12 @@ def zfs_guest() -> Guest:
     return machines.guest()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    with costs.counted(item.path.parent.name):
+        return (yield)
+
+
 def pytest_unconfigure() -> None:
     # (Also after an interrupt, all fixtures are through with them now.)
     machines.close()
@@ -181,7 +190,10 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Whether OpenZFS was tested, and on which traces, plainly."""
+    """What it cost; whether OpenZFS was tested, and on which traces, plainly."""
+    terminalreporter.section("Processor time")
+    for line in costs.summary():
+        terminalreporter.write_line(line)
     if told := traces.summary():
         terminalreporter.section("Traces")
         for line in told:

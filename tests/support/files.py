@@ -49,7 +49,7 @@ _ACL = struct.pack(
 WRITTEN = "written numbers"
 _PIECE = 1 << 16
 #: Nobody attacks: the quickest where the processor helps, and where it is emulated.
-_HASH = "sha256" if " sha_ni " in Path("/proc/cpuinfo").read_text() else "md5"
+_HASH = hashlib.sha256 if " sha_ni " in Path("/proc/cpuinfo").read_text() else hashlib.md5
 _ZEROS = bytes(_PIECE)
 
 
@@ -166,18 +166,22 @@ def _data(path: str) -> str:
     """A digest of a file's data. Zeros are left out piece by piece, which is quicker than to digest
     them, and the same whether they are written or a hole; the others count with their place.
     """
-    whole, at = hashlib.new(_HASH, usedforsecurity=False), 0
-    with Path(path).open("rb", buffering=0) as file:
-        until = os.fstat(file.fileno()).st_size
+    whole, at = _HASH(usedforsecurity=False), 0
+    file = os.open(path, os.O_RDONLY)
+    try:
+        until = os.fstat(file).st_size
         while at < until:
-            start, end = _next_data(file.fileno(), at, until)
-            at = file.seek(start // _PIECE * _PIECE)
-            while at < end and (piece := file.read(_PIECE)):
+            # (Most files are of one piece.)
+            start, end = _next_data(file, at, until) if until > _PIECE else (0, until)
+            at = start // _PIECE * _PIECE
+            while at < end and (piece := os.pread(file, _PIECE, at)):
                 if piece != _ZEROS[: len(piece)]:
                     whole.update(b"%d " % at)
                     whole.update(piece)
                 at += len(piece)
             at = max(at, end)
+    finally:
+        os.close(file)
     return whole.hexdigest()
 
 
