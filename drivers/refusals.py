@@ -63,8 +63,9 @@ def not_a_mirror(where: str) -> MirrordError:
     return Refused(
         "this is not the destination of a mirror",
         where=where,
-        why="it was never initialized, or it was made live by 'mirrord break'",
-        hint=f"Run 'mirrord initialize {MIRROR}', or 'mirrord resync {MIRROR}' after a break.",
+        why="it was never initialized, it was made live by 'mirrord break', or its record was lost",
+        hint=f"Run 'mirrord initialize {MIRROR}', or 'mirrord resync {MIRROR}' after a break. If "
+        f"its record was lost, run 'mirrord break {MIRROR}' first.",
     )
 
 

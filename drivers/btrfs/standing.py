@@ -21,7 +21,7 @@ def role(place: Layout) -> tuple[Role, tuple[str, ...]]:
     if place.shown_wrapper() is not None:
         if prepared:
             return Role.MIRROR, ()
-        return Role.FOREIGN, ("it is the view of a mirror that was deleted",)
+        return Role.FOREIGN, ("it is the view of a mirror that was deleted or lost its record",)
     if os.path.lexists(place.view):
         if place.view != place.location and subvolume.is_subvolume(place.view):
             note = f"it is a folder; the subvolume in it is {place.view}: give that path"

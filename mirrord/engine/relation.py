@@ -25,6 +25,7 @@ from mirrord.engine.members import Members
 if TYPE_CHECKING:
     from mirrord.engine.mirror import Mirror
 
+EXCHANGED = "the endpoints of the two sites are exchanged in the definition"
 _FIRST = 1
 #: Verbs that decide which side is right when two records of one epoch differ.
 _SETTLING = frozenset({Verb.BREAK, Verb.RESYNC, Verb.REVERSE, Verb.TAKEOVER})
@@ -77,6 +78,7 @@ def _settle(mirror: Mirror, verb: Verb, there: list[Relationship | None]) -> Non
         return
     if verb is not Verb.TAKEOVER:
         _check_controller(mirror, newer)
+        _check_sites(mirror, newer)
     _check_members(mirror, newer)
     record = _wanted(mirror, newer)
     source = direction.source_by(newer, mirror.definition)
@@ -103,6 +105,29 @@ def _check_controller(mirror: Mirror, record: Relationship) -> None:
             hint="If that host is permanently lost, or should no longer control the mirror, run "
             f"'mirrord takeover {mirror.name}'. Both ends will then refuse its commands.",
         )
+
+
+def _check_sites(mirror: Mirror, record: Relationship) -> None:
+    """`Refused` when the definition gives each site the volumes of the other one: a definition does
+    not change the direction, and the live volume would be taken for a destination that was broken
+    off. By this controller's own record, as hosts call a volume differently.
+    """
+    if is_exchanged(mirror, record):
+        raise Refused(
+            EXCHANGED,
+            where=mirror.definition.file or f"mirror '{mirror.name}'",
+            why=f"{', '.join(record.site(source=True).endpoints)} was the site '{record.source}' "
+            "until now",
+            hint="Restore the previous endpoints. To change the direction of the mirror, use "
+            f"'mirrord reverse {mirror.name}'.",
+        )
+
+
+def is_exchanged(mirror: Mirror, record: Relationship) -> bool:
+    """Whether each site of the definition has what the record says of the other one."""
+    now = {site.name: tuple(map(str, site.endpoints)) for site in mirror.definition.sites}
+    first, second = record.sites
+    return (now.get(first.name), now.get(second.name)) == (second.endpoints, first.endpoints)
 
 
 def _check_members(mirror: Mirror, record: Relationship) -> None:

@@ -15,6 +15,7 @@ from mirrord.core.model import Role, Snapshot, VolumeFacts
 from mirrord.core.records import AlarmKind, Finding, Level
 from mirrord.core.states import State
 from mirrord.core.units import format_size
+from mirrord.engine import relation
 from mirrord.engine.mirror import Mirror, one_line
 from mirrord.system import locks
 from mirrord.system.waiting import LOOK_S
@@ -50,7 +51,7 @@ def look(mirror: Mirror, row: MirrorRow, facts: VolumeFacts | None, trouble: str
     if absent is not None:
         return Shown("", 0, (absent,))
     if facts.role is Role.LIVE:
-        fault = _fault("the destination was made writable outside of this mirror")
+        fault = _fault(_why_live(mirror))
         return Shown("", row.confirmed_ns, (fault, *full))
     faults = (*_read_only(mirror), *full)
     if not facts.shown:
@@ -88,6 +89,14 @@ def look_at_source(mirror: Mirror) -> tuple[Finding, ...]:
 
 def _fault(text: str) -> Finding:
     return Finding(AlarmKind.DESTINATION, Level.ERROR, text)
+
+
+def _why_live(mirror: Mirror) -> str:
+    """Why the destination is live, although the mirror was not broken off."""
+    record = mirror.catalogue.relationship(mirror.id)
+    if record is not None and relation.is_exchanged(mirror, record):
+        return f"{relation.EXCHANGED}: restore the previous endpoints"
+    return "the destination was made writable outside of this mirror"
 
 
 def _shows_nothing(mirror: Mirror) -> str:

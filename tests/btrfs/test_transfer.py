@@ -19,6 +19,7 @@ from mirrord.core.errors import (
     MirrordError,
     NoSpace,
     NotFound,
+    Refused,
     TransferFailed,
 )
 from mirrord.drivers.btrfs import receive as receiving
@@ -370,6 +371,11 @@ def test_a_damaged_own_file_is_named(pair: Pair) -> None:
         assert facts.mirror_id == "" and any("mirror.json" in note for note in facts.notes)
         with pytest.raises(Damaged, match=r"mirror\.json"):
             pair.destination.receive(request("t2", base, next_one))
+    marker.unlink()
+    assert any("lost its record" in note for note in pair.destination.facts().notes)
+    with pytest.raises(Refused, match="its record was lost") as caught:
+        pair.destination.receive(request("t2", base, next_one))
+    assert "mirrord break" in caught.value.hint
 
 
 def test_two_snapshots_with_one_name_have_each_their_place(pair: Pair) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -61,6 +62,33 @@ def test_a_reverse_that_would_collide_with_another_mirror_is_refused(world: Worl
         world.service.reverse(NAME, yes=True)
     assert world.service.update(NAME).status == "unchanged"
     assert status_of(world.service)["source"] == world.end("source")
+
+
+@pytest.mark.in_process
+def test_exchanged_endpoints_are_refused_before_anything_is_recorded(world: World) -> None:
+    """Otherwise the live source is taken for a destination that was broken off."""
+    world.initialized()
+    file = world.paths.mirrors / f"{NAME}.toml"
+    before = file.read_text()
+    ends = {f'"{world.end("source")}"': "destination", f'"{world.end("destination")}"': "source"}
+    pattern = "|".join(map(re.escape, ends))
+    file.write_text(re.sub(pattern, lambda found: f'"{world.end(ends[found[0]])}"', before))
+    world.lab.change(world.lab.source(), 1)
+    verbs: tuple[Callable[[], object], ...] = (
+        lambda: world.service.update(NAME),
+        lambda: world.service.break_off(NAME),
+        lambda: world.service.resync(NAME, yes=True),
+        lambda: world.service.reverse(NAME, yes=True),
+        lambda: world.service.restore_all(NAME, snapshot=None, yes=True),
+    )
+    for verb in verbs:
+        with pytest.raises(Refused, match="sites are exchanged in the definition"):
+            verb()
+    faults = world.service.status(NAME)[0].reading.faults
+    assert "are exchanged in the definition" in faults[0].text
+    file.write_text(before)
+    assert world.service.update(NAME).status == "done"
+    assert status_of(world.service)["state"] == "mirrored"
 
 
 @pytest.mark.in_process
