@@ -159,7 +159,7 @@ def compare(
     zone: Zone = "UTC",
     link: Link = "",
     overhead: Overhead = "1s",
-    semi_sync: SemiSync = "10s,1m",
+    semi_sync: SemiSync = "10s,1m,5m",
     rpo: Rpo = "",
     max_loss: MaxLoss = "",
     price_link: PriceLink = 1.0,
