@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from mirrord.analysis.grids import NS
 from mirrord.analysis.links import fastest, steps
 from mirrord.analysis.numbers import Floats, Updates, Workload
 from mirrord.analysis.prices import Prices
-from mirrord.core.units import format_duration
+from mirrord.core.units import WINDOW_MAX, format_duration
 from mirrord.schedules.rates import Rates
 
 GIB = 1 << 30
@@ -117,7 +118,10 @@ def candidates(workload: Workload, terms: Terms, prices: Prices) -> list[Choice]
     """All modes of mirroring this workload on all links, the most recent copy first."""
     made = _Candidates(workload, terms, prices)
     found = made.live(None)
-    for lag_s in sorted(terms.lags_s):
+    bounds = set(terms.lags_s)
+    if bounds and terms.rpo_s:
+        bounds.add(terms.rpo_s)  # the longest bound that is accepted, often the cheapest
+    for lag_s in sorted(bounds):
         found += made.live(lag_s)
     for updates in workload.shown():
         found += made.scheduled(updates)
@@ -127,6 +131,17 @@ def candidates(workload: Workload, terms: Terms, prices: Prices) -> list[Choice]
 def choices(workload: Workload, terms: Terms, prices: Prices) -> list[Choice]:
     """All modes of mirroring this workload, each on its best link."""
     return best_links(candidates(workload, terms, prices))
+
+
+class _Waits(NamedTuple):
+    """Bytes that wait for a link: on average; at most, if all writes of a second come together; at
+    most, if they are spread over it; and on average times their price per GiB.
+    """
+
+    mean: float
+    most: float
+    left: float
+    money: float
 
 
 class _Candidates:
@@ -139,44 +154,58 @@ class _Candidates:
         self._account = risk.Account(writes)
         self._money = risk.Account(writes, writes.bytes * self._per_gib)
         self._peak = risk.peak_rate(writes, 1.0)
+        self._known: dict[float | Rates, _Waits] = {}
 
     def live(self, lag_s: float | None) -> list[Choice]:
         """Synchronous (None), or semi-synchronous with a bound of the lag."""
-        writes = self._workload.writes
-        if lag_s is None:
-            need = self._peak
-            return [self._live(None, need, link) for link in self._links(need, need)]
-        found: list[Choice] = []
-        need = risk.semi_sync_link(writes, lag_s)
-        for link in self._links(need, self._peak):
-            found.append(self._live(lag_s, need, link))
-            if not found[-1].worst:
-                break  # a faster link only costs more
-        return found
+        need = self._peak
+        if lag_s is not None:
+            need = risk.semi_sync_link(self._workload.writes, lag_s)
+        # (On the link of a synchronous mirror nothing is lost: a faster one only costs more.)
+        return [self._live(lag_s, need, link) for link in self._links(need, self._peak)]
 
     def _live(self, lag_s: float | None, need: float, link: float | Rates) -> Choice:
-        writes = self._workload.writes
         rate = link if isinstance(link, float) else self._terms.least
-        carried = self._carried(link)
-        waiting = risk.backlog(writes, carried) if lag_s is not None else np.zeros(1)
-        fits = need <= rate
+        waits = _Waits(0.0, 0.0, 0.0, 0.0)
+        if lag_s is not None:
+            waits = self._waits(link, rate)
         bound_s = lag_s or 0.0
-        # What still waits at the end of the trace arrives after it.
-        bins = len(waiting)
-        after = float(waiting[-1]) ** 2 / 2 / (rate * writes.bin_ns / NS) / bins
-        value = self._per_gib if lag_s is not None else np.zeros(1)
-        money = float((waiting * value).mean()) + after * float(value[-1])
+        fits = need <= rate and waits.left <= WINDOW_MAX
+        limit = self._terms.loss_bytes
+        window = WINDOW_MAX if limit is None else min(limit, WINDOW_MAX)
+        # What is more than the window waits at the source, as in a synchronous mirror.
+        worst = min(waits.most, window) if waits.left <= window else waits.most
         return self._choice(
             "synchronous" if lag_s is None else f"semi-sync, {format_duration(lag_s)}",
             "sync" if lag_s is None else "semi-sync",
             link,
             need=need,
             sent=self._workload.written_rate,
-            loss=risk.Loss(float(waiting.mean()) + after, float(waiting.max(initial=0)), 0),
-            lag_s=bound_s if fits else max(bound_s, float(waiting.max(initial=0)) / rate),
+            loss=risk.Loss(min(waits.mean, worst), worst, 0),
+            lag_s=bound_s if fits else max(bound_s, waits.left / rate),
             fits=fits,
-            money=money / GIB,
+            judged_s=bound_s,
+            money=waits.money / GIB,
         )
+
+    def _waits(self, link: float | Rates, rate: float) -> _Waits:
+        if (known := self._known.get(link)) is not None:
+            return known
+        writes = self._workload.writes
+        bin_s = writes.bin_ns / NS
+        carried = self._carried(link)
+        mean, most = risk.waiting(writes, carried)
+        left = np.maximum(most - carried, 0.0)
+        # What still waits at the end of the trace arrives after it.
+        after = float(left[-1]) ** 2 / 2 / (rate * bin_s) / len(left)
+        found = _Waits(
+            float(mean.mean()) + after,
+            float(most.max()),
+            max(float(left.max()), self._peak - rate),
+            float((mean * self._per_gib).mean()) + after * float(self._per_gib[-1]),
+        )
+        self._known[link] = found
+        return found
 
     def _carried(self, link: float | Rates) -> float | Floats:
         """Bytes that the link carries in each bin of the writes."""
@@ -231,6 +260,7 @@ class _Candidates:
             "async",
             link,
             interval_s=updates.period_s,
+            judged_s=updates.period_s,
             need=need,
             late=len(risk.late(updates, arrived)),
             sent=int(updates.sizes(terms.kind).sum()) / workload.counted_s,
@@ -258,6 +288,7 @@ class _Candidates:
         lag_s: float,
         fits: bool,
         money: float,
+        judged_s: float,
         interval_s: float | None = None,
         late: int = 0,
         at_least: bool = False,
@@ -265,7 +296,6 @@ class _Candidates:
     ) -> Choice:
         prices = self._prices
         rate = fastest(link) if isinstance(link, Rates) else link
-        judged_s = _INTERVALS_MIN * (lag_s if interval_s is None else interval_s)
         return Choice(
             name=name,
             mode=mode,
@@ -281,7 +311,7 @@ class _Candidates:
             space=space,
             fits=fits,
             accepted=self._terms.accepts(lag_s, loss.worst),
-            sure=self._workload.span_s >= judged_s,
+            sure=self._workload.span_s >= _INTERVALS_MIN * judged_s,
             link_cost=(rate or 0.0) / _MBIT * prices.link * _MONTHS,
             transfer_cost=sent * _YEAR_S / GIB * prices.transfer,
             space_cost=space / GIB * prices.space * _MONTHS,

@@ -13,7 +13,7 @@ from mirrord.core.errors import UsageError
 from mirrord.schedules.rates import split_clauses
 from mirrord.schedules.spans import Span, covers, next_edge, overlap, parse_span
 
-_PRICE = re.compile(r"(\d+(?:\.\d+)?)(?:\s+(.*))?")
+_PRICE = re.compile(r"(\d{1,15}(?:\.\d+)?)(?:\s+(.*))?")
 
 
 @dataclass(frozen=True)

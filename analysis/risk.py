@@ -338,6 +338,18 @@ def backlog(writes: Writes, carried: float | Floats) -> Floats:
     return np.asarray(net - np.minimum(np.minimum.accumulate(net), 0.0))
 
 
+def waiting(writes: Writes, carried: float | Floats) -> tuple[Floats, Floats]:
+    """Of each bin, the mean and the maximum of the bytes that wait for a link.
+
+    The writes of a bin are taken to come together at its beginning: their true times within it are
+    not known, and even on a fast link a write is not at the other end at once.
+    """
+    left = backlog(writes, carried)
+    most = np.append(0.0, left[:-1]) + writes.bytes
+    mean = np.where(most > carried, most - np.asarray(carried) / 2, most**2 / 2 / carried)
+    return np.asarray(mean), np.asarray(most, dtype=np.float64)
+
+
 def semi_sync_link(writes: Writes, lag_s: float) -> float:
     """The slowest link, bytes per second, on which no write arrives later than `lag_s`.
 

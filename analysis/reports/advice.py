@@ -10,10 +10,10 @@ from mirrord.analysis.numbers import Workload
 from mirrord.analysis.prices import Prices
 from mirrord.analysis.reports.common import TimeAxis, interval_words, listed, rate_words
 from mirrord.analysis.reports.tables import grouped
-from mirrord.core.units import format_duration, format_size
+from mirrord.core.units import format_duration, format_size, parse_duration, parse_size
 
-#: The modes that mirrord supports (README.md); the others are compared as well.
-THERE = ("async",)
+#: The mode of all kinds of volumes; the others are those of live mirrors of images.
+EVERYWHERE = "async"
 
 
 def assumptions(terms: Terms, prices: Prices) -> tuple[str, ...]:
@@ -63,7 +63,8 @@ def method(terms: Terms, prices: Prices) -> tuple[str, ...]:
         f"Totals that differ by less than {100 * TIE:g} % are called the same.",
         "A synchronous mirror loses nothing, but each write waits for the link, which needs the "
         "peak rate of the busiest second. Semi-synchronous: writers continue as long as no write "
-        "arrives later than the bound. The cost of waiting for a distant disk is not included.",
+        "arrives later than the bound; the writes of a second are taken to come together. The cost "
+        "of waiting for a distant disk is not included.",
         "In the plot of cost against loss a line connects the choices that no other choice beats "
         "in both: between them the price of lost data decides. A choice remains the cheapest "
         "between the two prices given. Intervals of which the trace has fewer than four are shown, "
@@ -87,9 +88,7 @@ def sentence(workload: Workload, advice: Advice, terms: Terms, prices: Prices) -
         f"{workload.name}: {_lead(workload, advice, terms)} It costs "
         f"{money_words(best.total, money)} a year: {money_words(best.running_cost, money)} to run "
         f"and {money_words(best.loss_cost, money)} of expected loss "
-        f"({format_size(best.expected)} on average, {format_size(best.worst)} at worst); the copy "
-        f"is at {'least' if best.at_least else 'most'} {interval_words(round(best.lag_s))} old"
-        f"{' at its worst' if best.at_least else ''}"
+        f"({format_size(best.expected)} on average, {_at_worst(best)} at worst); {_age(best)}"
     )
     others = [e for e in advice.choices if e.usable and e.sure and e is not best]
     if advice.ties:
@@ -103,19 +102,47 @@ def sentence(workload: Workload, advice: Advice, terms: Terms, prices: Prices) -
     text += "."
     if others and best.usable and not advice.ties and (span := _span(advice, prices)):
         text += f" It remains the cheapest {span}."
-    if best.mode not in THERE:
-        text += " mirrord does not support this mode yet"
-        usable = best_there(advice)
+    if best.mode != EVERYWHERE:
+        text += " It is a mode of live mirrors, which are for images and block devices"
+        usable = best_schedule(advice)
         text += (
             "."
             if usable is None
             else (
-                f": until then use {_on_link(usable)}, at {money_words(usable.total, money)} and "
-                f"with {format_size(usable.expected)} lost on average, "
-                f"{format_size(usable.worst)} at worst."
+                f": for other volumes use {_on_link(usable)}, at "
+                f"{money_words(usable.total, money)} and with {format_size(usable.expected)} lost "
+                f"on average, {_at_worst(usable)} at worst."
             )
         )
-    return text + _sensitivity(workload, advice, terms, prices) + _excluded(advice)
+    return (
+        text
+        + _sensitivity(workload, advice, terms, prices)
+        + _excluded(advice, terms.link is not None)
+    )
+
+
+def _at_worst(each: Choice) -> str:
+    """The maximum loss, rounded up: given as `--max-loss`, it is accepted."""
+    text = format_size(each.worst)
+    if parse_size(text) >= each.worst:
+        return text
+    number, unit = text.split()
+    half_digit = 0.5 * 10.0 ** -len(number.partition(".")[2])
+    return format_size(each.worst + half_digit * parse_size(f"1 {unit}"))
+
+
+def _age(each: Choice) -> str:
+    """How old the copy gets, rounded up: given as `--rpo`, it is accepted."""
+    if each.mode == "sync":
+        return "the copy is up to date"
+    if each.at_least:
+        return f"the copy is at least {interval_words(math.floor(each.lag_s))} old at its worst"
+    # Long times are shown in two units: the first step that is not less when it is read again.
+    for step_s in (0.1, 1, 60, 3600, 86400):
+        words = interval_words(math.ceil(each.lag_s / step_s) * step_s)
+        if parse_duration(words) >= each.lag_s:
+            break
+    return f"the copy is at most {words} old"
 
 
 def _sensitivity(workload: Workload, advice: Advice, terms: Terms, prices: Prices) -> str:
@@ -137,12 +164,15 @@ def _sensitivity(workload: Workload, advice: Advice, terms: Terms, prices: Price
     return f"{text}it would be {_on_link(quieter.best)}, at {total}: check that it is typical."
 
 
-def _excluded(advice: Advice) -> str:
-    """The choices that are not considered, and why."""
+def _excluded(advice: Advice, given: bool) -> str:
+    """The choices that are not considered, and why. given: whether the link is."""
     text = ""
     slow = [each.name for each in advice.choices if not each.fits]
     if slow and advice.best.fits:
-        text += f" The given link is too slow for {listed(slow)}."
+        if given:
+            text += f" The given link is too slow for {listed(slow)}."
+        else:
+            text += f" Their fixed times alone take longer than the trace with {listed(slow)}."
     beyond = [each.name for each in advice.choices if each.fits and not each.accepted]
     if beyond and advice.best.usable:
         text += f" The limits are exceeded by {listed(beyond)}."
@@ -157,9 +187,9 @@ def _on_link(each: Choice) -> str:
     return f"'{each.name}'" + (f" over {rate_words(each.link)}" if each.link < math.inf else "")
 
 
-def best_there(advice: Advice) -> Choice | None:
-    """The cheapest choice that mirrord supports, the link carries and the trace can judge."""
-    usable = [e for e in advice.choices if e.mode in THERE and e.usable and e.sure]
+def best_schedule(advice: Advice) -> Choice | None:
+    """The cheapest schedule that the link carries and the trace can judge."""
+    usable = [e for e in advice.choices if e.mode == EVERYWHERE and e.usable and e.sure]
     return min(usable, key=lambda each: each.total, default=None)
 
 

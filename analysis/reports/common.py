@@ -126,7 +126,7 @@ class TimeAxis:
         """`Mon 2007-02-26 09:00:00`, or `2 h 5 min after the start`."""
         if self._workload.epoch_ns is None:
             since_s = (at_ns - self._workload.first_ns) / NS
-            return f"{format_duration(since_s)} after the start"
+            return f"{format_duration(since_s)} after the start" if since_s else "at the start"
         return f"{self._clock(at_ns):%a %Y-%m-%d %H:%M:%S}"
 
     def _clock(self, at_ns: int) -> datetime:

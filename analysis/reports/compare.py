@@ -11,9 +11,9 @@ from mirrord.analysis.cost import Advice, Choice, advice_on
 from mirrord.analysis.numbers import Workload
 from mirrord.analysis.prices import Prices
 from mirrord.analysis.reports.advice import (
-    THERE,
+    EVERYWHERE,
     assumptions,
-    best_there,
+    best_schedule,
     judges_schedules,
     method,
     money_words,
@@ -39,6 +39,7 @@ from mirrord.analysis.reports.plots import (
     Table,
 )
 from mirrord.analysis.reports.risk import method as risk_method
+from mirrord.analysis.reports.tables import grouped
 
 _PARTS = ("link", "bytes sent", "snapshots", "expected loss")
 _SIDES: tuple[Side, ...] = ("top right", "bottom left", "bottom right", "top left")
@@ -93,13 +94,22 @@ def _short(advice: Advice, prices: Prices) -> Table:
             each.running_cost,
             each.loss_cost,
             each.total,
-            each.lag_s / 60,
-            each.worst / MIB,
+            _least(each, each.lag_s / 60, 1),
+            _least(each, each.worst / MIB, 1),
             _verdict(each, advice),
         )
         for each in advice.choices
     ]
     return Table(columns, tuple(rows))
+
+
+def _least(each: Choice, value: float, digits: int) -> Cell:
+    """A value that may only be a lower limit, as the trace ends too early."""
+    return (
+        f"\N{GREATER-THAN OR EQUAL TO} {grouped(f'{value:,.{digits}f}')}"
+        if each.at_least
+        else value
+    )
 
 
 def _table(advice: Advice, prices: Prices) -> Table:
@@ -110,7 +120,7 @@ def _table(advice: Advice, prices: Prices) -> Table:
         Column("expected loss", money, 2), Column("link", "Mbit/s", 3),
         Column("sent", "Mbit/s", 3), Column("oldest copy", "min", 1),
         Column("expected loss", "MiB", 2), Column("worst loss", "MiB", 1),
-        Column("snapshots", "MiB", 1), Column("late updates"),
+        Column("snapshots", "MiB", 1), Column("late updates"), Column("at least"),
     )  # fmt: skip
     rows: list[tuple[Cell, ...]] = [
         (
@@ -126,6 +136,7 @@ def _table(advice: Advice, prices: Prices) -> Table:
             each.worst / MIB,
             each.space / MIB,
             each.late,
+            "age, loss" if each.at_least else "",
         )
         for each in advice.choices
     ]
@@ -135,7 +146,7 @@ def _table(advice: Advice, prices: Prices) -> Table:
 def _verdict(each: Choice, advice: Advice) -> str:
     if each is advice.best and each.usable and judges_schedules(advice):
         return "recommended"
-    if each is best_there(advice) and advice.best.mode not in THERE:
+    if each is best_schedule(advice) and advice.best.mode != EVERYWHERE:
         return "best schedule"
     if not each.fits:
         return "link too slow"

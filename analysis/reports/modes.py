@@ -97,6 +97,9 @@ def _percent(share: float) -> str:
 
 
 def _conclusions(each: Simulated, plan: Plan) -> Iterator[str]:
+    if each.span_s < plan.period_s:
+        yield f"{each.name}: the trace lasts only a moment: too short to judge modes."
+        return
     for place, outcome in enumerate(each.outcomes):
         keys = plan.keys[place % len(plan.keys)]
         text = (

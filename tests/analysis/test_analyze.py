@@ -238,10 +238,14 @@ def test_invalid_arguments_are_refused(
 def test_other_invalid_options_are_refused(hot: Path, capsys: Captured) -> None:
     assert "is not a kind of volume" in refusal(capsys, "risk", str(hot), "--into", "tape")[0]
     assert "is not a price" in refusal(capsys, "compare", str(hot), "--price-lost", "dear")[0]
-    for amount in ("nan", "inf"):
+    for amount in ("nan", "inf", "1e300"):
         error, _ = refusal(capsys, "compare", str(hot), "--price-link", amount)
-        assert f"--price-link {amount} is not an amount" in error
-    assert "--currency is empty" in refusal(capsys, "compare", str(hot), "--currency", " ")[0]
+        assert f"--price-link {float(amount)} is not an amount" in error
+    for name in (" ", "\x1b[31m"):
+        assert (
+            "--currency is not a name"
+            in refusal(capsys, "compare", str(hot), "--currency", name)[0]
+        )
     assert "a bound of 0 s" in refusal(capsys, "risk", str(hot), "--semi-sync", "0s")[0]
 
 

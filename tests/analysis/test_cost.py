@@ -107,12 +107,16 @@ def test_semi_sync_loses_what_waits() -> None:
     [_, bounded] = cost.choices(replace(bursty, updates=()), terms, free)
     assert bounded.need == pytest.approx(1000)
     assert bounded.link == 1025
-    waiting = [10_000 - 1025 * (second + 1) for second in range(9)]
-    assert bounded.worst == pytest.approx(waiting[0])
-    assert bounded.expected == pytest.approx(sum(waiting) / 100)
+    # What comes in a second comes at its beginning, and is sent as fast as the link can.
+    assert bounded.worst == 10_000
+    assert bounded.expected == pytest.approx(10_000**2 / 2 / 1025 / 100)
     assert bounded.lag_s == 9
-    [_, fast] = cost.choices(replace(bursty, updates=()), terms, Prices(lost=price(1e12)))
-    assert fast.link == steps(10_000, 10_000)[0] and not fast.worst
+    # On a link for the peak, too, something is on the way; a synchronous mirror loses less there.
+    bursty = replace(bursty, writes=replace(bursty.writes, busiest=10_000), updates=())
+    dear = cost.choices(bursty, terms, Prices(lost=price(1e12)))
+    assert dear[1].link == dear[0].link == steps(10_000, 10_000)[0]
+    assert dear[1].worst == 10_000 and 0 < dear[1].expected < bounded.expected
+    assert advise(dear).best is dear[0]
 
 
 def test_what_waits_at_the_end_of_the_trace_is_lost_too() -> None:
@@ -121,9 +125,9 @@ def test_what_waits_at_the_end_of_the_trace_is_lost_too() -> None:
     bursty = replace(sequential(), updates=(), writes=Writes(0, NS, burst))
     terms = Terms(lags_s=(9.0,), link=parse_rates("1025B/s"))
     [_, bounded] = cost.choices(bursty, terms, Prices())
-    assert bounded.fits and bounded.worst == pytest.approx(9215)
-    # In the last second 9215 bytes wait, and then on average half of them for 9 s.
-    assert bounded.expected == pytest.approx((9215 + 9215**2 / 2 / 1025) / 100)
+    assert bounded.fits and bounded.worst == 10_240
+    # The last second's bytes wait, half of them on average, until they are sent after 10 s.
+    assert bounded.expected == pytest.approx(10_240**2 / 2 / 1025 / 100)
 
 
 def test_expensive_data_lead_to_short_intervals_and_cheap_data_to_long_ones() -> None:
@@ -282,6 +286,23 @@ def test_the_age_of_the_copy_and_the_loss_have_limits() -> None:
     assert (none_lost.name, none_lost.usable) == ("synchronous", True)
     beyond = Terms(link=parse_rates("3KiB/s"), rpo_s=5, lags_s=())
     assert not advise(cost.candidates(trace, beyond, free)).best.usable
+
+
+def test_the_longest_bound_that_is_accepted_is_compared() -> None:
+    terms = Terms(rpo_s=5.0, lags_s=(10.0, 60.0))
+    found = cost.choices(sequential(), terms, Prices())
+    bounds = [each.name for each in found if each.mode == "semi-sync"]
+    assert bounds == ["semi-sync, 5.0 s", "semi-sync, 10 s", "semi-sync, 1 min"]
+    assert [each.accepted for each in found[:4]] == [True, True, False, False]
+    without = cost.choices(sequential(), replace(terms, lags_s=()), Prices())
+    assert not any(each.mode == "semi-sync" for each in without)
+
+
+def test_a_bound_is_judged_by_itself_and_not_by_what_a_slow_link_makes_of_it() -> None:
+    # Two hours over a link of a quarter of the load: at the end the backlog is hours long.
+    slow = Terms(link=parse_rates("1025B/s"), lags_s=(60.0,))
+    found = cost.choices(sequential(), slow, Prices())[1]
+    assert not found.fits and found.lag_s > 7200 and found.sure
 
 
 def test_what_costs_the_same_is_a_tie() -> None:

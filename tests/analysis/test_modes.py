@@ -467,3 +467,13 @@ def test_the_policy_of_the_document() -> None:
     found = simulated(load, names["Patient"]())
     assert [mode for _, mode in found.course.modes] == [Mode.SYNC, Mode.SEMI_SYNC, Mode.SYNC]
     assert found.share(Mode.SEMI_SYNC) * found.span_s == pytest.approx(60, abs=0.5)
+
+
+def test_a_moment_is_too_short_to_judge_modes(tmp_path: Path, capsys: Captured) -> None:
+    source = tmp_path / "one.csv"
+    source.write_text("0,w,0,4096\n")
+    columns = ("--columns", "time=0,op=1,offset=2,length=3", "--time-unit", "us")
+    assert run(["analyze", "modes", str(source), *columns]) == 0
+    said = capsys.readouterr().out
+    assert "one: the trace lasts only a moment: too short to judge modes." in said
+    assert "no link is enough" not in said

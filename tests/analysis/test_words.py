@@ -255,7 +255,7 @@ def test_what_fits_no_link_is_nowhere_called_the_cheapest() -> None:
         assert not any("cheapest" in line.name for line in plot.lines)
 
 
-def test_a_mode_that_is_not_there_yet_is_said_to_be_so() -> None:
+def test_a_mode_of_live_mirrors_is_said_to_be_for_images() -> None:
     hot = studied((60, 900))
     dear = Prices(lost=parse_loss_price("1000000000"))
     made = compare.report([hot], Terms(), dear)
@@ -264,13 +264,14 @@ def test_a_mode_that_is_not_there_yet_is_said_to_be_so() -> None:
     usable = min(
         (e for e in choices(hot, Terms(), dear) if e.mode == "async"), key=lambda e: e.total
     )
-    assert f"mirrord does not support this mode yet: until then use '{usable.name}'" in said
+    assert "a mode of live mirrors, which are for images and block devices: " in said
+    assert f"for other volumes use '{usable.name}'" in said
     table = made.sections[0].table
     assert table is not None
     verdicts = {str(row[0]): row[2] for row in table.rows}
     assert verdicts[usable.name] == "best schedule"
     cheap = Prices(lost=parse_loss_price("1"))
-    assert "this mode" not in compare.report([hot], Terms(), cheap).conclusions[0]
+    assert "live mirrors" not in compare.report([hot], Terms(), cheap).conclusions[0]
 
 
 def test_the_link_that_is_taken_where_none_is_given_is_told() -> None:

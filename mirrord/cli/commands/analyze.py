@@ -14,7 +14,6 @@ options for reading are those of `mirrord trace import`. Schedules are a rule or
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -91,6 +90,8 @@ Failures = Annotated[float, typer.Option(
     min=0, help="Expected losses of the source per year.", rich_help_panel=_PRICES)]
 Currency = Annotated[str, typer.Option(help="Currency of the prices.", rich_help_panel=_PRICES)]
 # fmt: on
+#: More is taken for a typing error.
+_AMOUNT_MAX = 1e12
 _INTERVALS = "1m,5m,15m,30m,1h,6h,12h,24h"
 #: Where the cheapest interval is sought, the paper's are too far apart.
 _SEARCHED = "1m,2m,5m,10m,15m,30m,1h,2h,4h,6h,12h,24h"
@@ -161,7 +162,7 @@ def compare(
     zone: Zone = "UTC",
     link: Link = "",
     overhead: Overhead = "1s",
-    semi_sync: SemiSync = "10s,1m",
+    semi_sync: SemiSync = "10s,1m,5m",
     rpo: Rpo = "",
     max_loss: MaxLoss = "",
     price_link: PriceLink = 1.0,
@@ -184,9 +185,11 @@ def compare(
     from mirrord.analysis.prices import Prices, parse_loss_price
     from mirrord.analysis.reports.compare import report
 
-    _finite(given, "price_link", "price_transfer", "price_space", "failures")
-    if not currency.strip():
-        raise UsageError("--currency is empty", hint="Give a name, for example --currency USD.")
+    _amounts(given, "price_link", "price_transfer", "price_space", "failures")
+    if not currency.strip() or not currency.isprintable():
+        raise UsageError(
+            "--currency is not a name", hint="Give a name, for example --currency USD."
+        )
     per_gib = parse_loss_price(price_lost, zone=zone)
     prices = Prices(price_link, price_transfer, price_space, per_gib, failures, currency)
     _run(given, lambda workloads, terms: report(workloads, terms, prices))
@@ -227,13 +230,13 @@ def _workloads(given: dict[str, Any], plan: Plan) -> list[Workload]:
     return summed_up(found)
 
 
-def _finite(given: dict[str, Any], *names: str) -> None:
+def _amounts(given: dict[str, Any], *names: str) -> None:
     for name in names:
-        if not math.isfinite(given[name]):
+        if not given[name] <= _AMOUNT_MAX:
             option = name.replace("_", "-")
             raise UsageError(
                 f"--{option} {given[name]} is not an amount",
-                hint="Give a finite number, for example 0.5 or 20.",
+                hint="Give a number up to 1e12, for example 0.5 or 20.",
             )
 
 
