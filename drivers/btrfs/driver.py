@@ -68,6 +68,8 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
     """
 
     kind: ClassVar[str] = "btrfs"
+    #: Whether nested subvolumes are a part of the volume (nested_driver.py).
+    nested: ClassVar[bool] = False
     capabilities: ClassVar[Capability] = Capability.FILES | Capability.RESUME
     capabilities |= Capability.COPY | Capability.SHOW_LATER | Capability.POOL | Capability.VERIFY
     capabilities |= Capability.REPAIR | Capability.VERIFY_RECEIVED
@@ -118,7 +120,7 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
                 why=f"{there} is on {layout.filesystem_kind(path)}",
                 hint="Check that its file system is mounted, or give a path on btrfs.",
             )
-        return layout.resolve(self.location, self._known)
+        return layout.resolve(self.location, self._known)._replace(nested=self.nested)
 
     @guarded
     def facts(self) -> VolumeFacts:
@@ -289,6 +291,11 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
         was received is skipped after its digest was verified.
         """
         _place, older, newer = self._pair(base, incremental)
+        return self._stream(older, newer, str(self), Checkpoint.parse(checkpoint, str(self)))
+
+    def _stream(
+        self, older: SnapshotEntry | None, newer: SnapshotEntry, where: str, at: Checkpoint | None
+    ) -> BtrfsSendStream:
         # The 'btrfs receive' of Debian 12 looks for the source of a clone command only among
         # received subvolumes. Where the base came from the other end, it is not one of those
         # there: then the data is sent.
@@ -301,7 +308,7 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
             version=self._version(),
             rewrite_ctransid=newer.info.stransid if newer.info.received_uuid else None,
         )
-        return BtrfsSendStream(sending, str(self), Checkpoint.parse(checkpoint, str(self)))
+        return BtrfsSendStream(sending, where, at)
 
     # Destination
 
@@ -310,7 +317,7 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
         """See `Driver.prepare`."""
         place = self._place()
         if in_place and not os.path.lexists(place.location):
-            place = layout.beside(place.location, self._known)
+            place = layout.beside(place.location, self._known)._replace(nested=place.nested)
         role, notes = standing.role(place)
         owner = layout.read_mirror_id(place)
         if role in (Role.LIVE, Role.FOREIGN):
@@ -341,6 +348,7 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
     def receive(self, request: ReceiveRequest) -> BtrfsReceiver | NativeReceiver:
         """See `Driver.receive`."""
         native = self._receiver() == "native"
+        receivers.demand_owner(self._mirror_place(), request, str(self))
         return receivers.open_receiver(self._mirror_place(), request, str(self), native=native)
 
     @guarded
@@ -379,7 +387,10 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
             raise refusals.not_a_mirror(str(self))
         if os.path.lexists(place.view) and place.shown_wrapper() is None:
             raise refusals.not_empty(str(place.view), "it is not a mirrord view")
-        reserve.use(place, lambda: failover.promote(place, start, str(self)))
+        reserve.use(place, lambda: failover.promote(place, start, str(self), self._copy))
+
+    def _copy(self, start: SnapshotEntry, path: Path) -> None:
+        failover.copy_of(start, path)
 
     @guarded
     def writers(self, kept: str = "", *, limit: int = 20) -> list[OpenWriter]:

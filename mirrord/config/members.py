@@ -79,8 +79,9 @@ def check_tables(values: Mapping[str, Any], file: str) -> None:
     if not found:
         return
     sites = values.get("site", {})
-    if values.get("recursive"):
-        raise _table_conflict("recursive", file)
+    for key in ("recursive", "nested"):
+        if values.get(key):
+            raise _table_conflict(key, file)
     for name, site in sites.items():
         for key in ("endpoint", "snapshots"):
             if site.get(key):
@@ -104,6 +105,7 @@ def _table_conflict(key: str, where: str) -> ConfigError:
 
 _INSTEAD = {
     "endpoint": "Give each volume a [[member]] table with a name, and its endpoint at each site.",
+    "nested": "A subvolume and its nested ones are one member: create a mirror of them.",
     "recursive": "A dataset and its descendants are one member: create a mirror of them.",
     "snapshots": "User snapshots of several volumes are not taken at the same moment.",
 }

@@ -32,6 +32,8 @@ from mirrord.core.verification import parse_mode
 KEEP_MAX = 10_000
 #: The kind of a ZFS endpoint with its descendants.
 TREE = "zfs-tree"
+#: The kind of a btrfs endpoint with its nested subvolumes.
+NESTED = "btrfs-tree"
 #: How many reference snapshots are kept by default.
 KEEP_AS_SOURCE = 2
 KEEP_AS_DESTINATION = 10
@@ -173,6 +175,7 @@ _SITE: strict.Keys = {
 _KEYS: strict.Keys = {
     "id": _identity,
     "recursive": strict.boolean,
+    "nested": strict.boolean,
     "policy": policies.policy,
     "window": window,
     "merge_above": policies.size,
@@ -297,6 +300,16 @@ class _Reader:
         if self._values.get("recursive") and "endpoint" in site:
             where = self._where("endpoint", f"site.{name}")
             site["endpoint"] = recursive_end(site["endpoint"], where)
+        if self._values.get("nested") and "endpoint" in site:
+            where = self._where("endpoint", f"site.{name}")
+            site["endpoint"] = nested_end(site["endpoint"], where)
+            if site.get("snapshots"):
+                raise ConfigError(
+                    "'snapshots' cannot be combined with 'nested'",
+                    where=self._where("snapshots", f"site.{name}"),
+                    why="a user snapshot is of one subvolume, not of the nested ones",
+                    hint="Remove one of the two keys.",
+                )
 
     def _check_known(self, name: str, table: str) -> None:
         if name in self._sites:
@@ -406,6 +419,17 @@ def recursive_end(endpoint: Endpoint, where: str) -> Endpoint:
             hint="'recursive' is for ZFS datasets. Create a mirror for each volume.",
         )
     return endpoint._replace(kind=TREE)
+
+
+def nested_end(endpoint: Endpoint, where: str) -> Endpoint:
+    """The endpoint with its nested subvolumes; `ConfigError` for kinds that have none."""
+    if endpoint.kind not in ("btrfs", NESTED):
+        raise ConfigError(
+            f"a {endpoint.kind} volume has no nested subvolumes",
+            where=where,
+            hint="'nested' is for btrfs. For ZFS datasets there is 'recursive'.",
+        )
+    return endpoint._replace(kind=NESTED)
 
 
 def _timing(values: dict[str, Any]) -> Timing:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mirrord.config import live, members
-from mirrord.config.reading import TREE
+from mirrord.config.reading import NESTED, TREE
 from mirrord.core.errors import ConfigError
 from mirrord.core.model import Definition
 
@@ -44,6 +44,12 @@ def _check_ends(definition: Definition) -> None:
             "only one end is recursive",
             where=where,
             hint="Write both as zfs: and add 'recursive = true' (create: '--recursive').",
+        )
+    if {source.kind, destination.kind} == {"btrfs", NESTED}:
+        raise ConfigError(
+            "only one end includes nested subvolumes",
+            where=where,
+            hint="Write both as btrfs: and add 'nested = true' (create: '--nested').",
         )
     if source.kind != destination.kind:
         raise members.mixed(source, destination, where)

@@ -8,10 +8,7 @@ import random
 import pytest
 
 from mirrord.core.errors import Refused
-from mirrord.drivers.zfs.dataset import names
-from mirrord.drivers.zfs.tree import layout
-from mirrord.drivers.zfs.tree.renames import Wanted, plan
-from mirrord.drivers.zfs.tree.stream import (
+from mirrord.drivers.memberstreams import (
     MAGIC,
     Manifest,
     Member,
@@ -19,6 +16,9 @@ from mirrord.drivers.zfs.tree.stream import (
     parse_manifest,
     paths,
 )
+from mirrord.drivers.zfs.dataset import names
+from mirrord.drivers.zfs.tree import layout
+from mirrord.drivers.zfs.tree.renames import Wanted, plan
 
 ROOT = "pool/backup/home"
 
