@@ -49,7 +49,7 @@ from mirrord.drivers.btrfs.layout import Layout
 from mirrord.drivers.btrfs.native_receive import NativeReceiver
 from mirrord.drivers.btrfs.receive import BtrfsReceiver
 from mirrord.drivers.btrfs.store import SnapshotEntry
-from mirrord.drivers.btrfs.stream import BtrfsSendStream, Checkpoint, Sending
+from mirrord.drivers.btrfs.stream import BtrfsSendStream, Checkpoint
 from mirrord.drivers.btrfs.trees import Trees
 from mirrord.drivers.contract import Capability, Clones, Driver, Pool
 from mirrord.drivers.filerecords import FileRecords
@@ -296,19 +296,7 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
     def _stream(
         self, older: SnapshotEntry | None, newer: SnapshotEntry, where: str, at: Checkpoint | None
     ) -> BtrfsSendStream:
-        # The 'btrfs receive' of Debian 12 looks for the source of a clone command only among
-        # received subvolumes. Where the base came from the other end, it is not one of those
-        # there: then the data is sent.
-        shared = older is not None and not older.info.received_uuid
-        sending = Sending(
-            newer.path,
-            parent_root=older.info.id if older else 0,
-            clone_sources=[older.info.id] if older and shared else [],
-            flags=ioctl.SEND_COMPRESSED if self._version() > 1 else 0,
-            version=self._version(),
-            rewrite_ctransid=newer.info.stransid if newer.info.received_uuid else None,
-        )
-        return BtrfsSendStream(sending, where, at)
+        return walk.stream_of(older, newer, self._version(), where, at)
 
     # Destination
 

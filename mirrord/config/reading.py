@@ -307,8 +307,7 @@ class _Reader:
                 raise ConfigError(
                     "'snapshots' cannot be combined with 'nested'",
                     where=self._where("snapshots", f"site.{name}"),
-                    why="a user snapshot is of one subvolume, not of the nested ones",
-                    hint="Remove one of the two keys.",
+                    why="a user snapshot is of one subvolume; remove one of the keys",
                 )
 
     def _check_known(self, name: str, table: str) -> None:
@@ -422,7 +421,6 @@ def recursive_end(endpoint: Endpoint, where: str) -> Endpoint:
 
 
 def nested_end(endpoint: Endpoint, where: str) -> Endpoint:
-    """The endpoint with its nested subvolumes; `ConfigError` for kinds that have none."""
     if endpoint.kind not in ("btrfs", NESTED):
         raise ConfigError(
             f"a {endpoint.kind} volume has no nested subvolumes",

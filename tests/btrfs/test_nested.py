@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.core.errors import ConfigError, MirrordError, UsageError
-from mirrord.drivers.btrfs import nested
+from mirrord.core.errors import ConfigError, Damaged, MirrordError, UsageError
+from mirrord.drivers.btrfs import assemble, nested
+from mirrord.drivers.memberstreams import Manifest, Member
 from mirrord.system import steps
 from tests.contract.lab_btrfs import BtrfsLab
 from tests.support import btrfs
@@ -66,7 +67,7 @@ def test_a_renamed_subvolume_is_not_sent_again(world: World) -> None:
     world.initialized(nested=True)
     (home / "a").rename(home / "renamed")
     done = world.service.update(NAME)
-    assert in_step(world) and 0 < done.stream_bytes < 1 << 20
+    assert in_step(world) and 0 < done.data["stream_bytes"] < 1 << 20, done.data
 
 
 def test_read_only_and_snappers_subvolumes_are_skipped_and_named(world: World) -> None:
@@ -109,10 +110,10 @@ def test_a_file_of_a_nested_subvolume_is_restored(world: World) -> None:
 
 def test_a_path_is_never_followed_out_of_the_volume(tmp_path: Path) -> None:
     for path in ("../x", "/x", "a/../../x", "a//b", ".", ".mirrord/x", "n" * 256):
-        text = nested.Manifest(
+        text = Manifest(
             (
-                nested.Member("", "0" * 32 + ":1", "", None),
-                nested.Member(path, "1" * 32 + ":1", "", None),
+                Member("", "0" * 32 + ":1", "", None),
+                Member(path, "1" * 32 + ":1", "", None),
             )
         ).text()
         with pytest.raises(ValueError, match="not a valid path"):
@@ -120,9 +121,6 @@ def test_a_path_is_never_followed_out_of_the_volume(tmp_path: Path) -> None:
 
 
 def test_a_symbolic_link_in_the_place_of_a_folder_is_refused(world: World) -> None:
-    from mirrord.core.errors import Damaged
-    from mirrord.drivers.btrfs import assemble
-
     home, outside = source(world), source(world).parent / "outside"
     outside.mkdir()
     (home / "link").symlink_to(outside)
