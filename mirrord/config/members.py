@@ -12,6 +12,9 @@ from mirrord.core.errors import ConfigError, UsageError
 from mirrord.core.model import Definition, Endpoint, Member
 from mirrord.core.names import check_name
 
+#: The kind of a btrfs endpoint with its nested subvolumes.
+NESTED = "btrfs-tree"
+
 #: A member of a definition's file: its name, its volume at each site, and its pauser or "".
 Table = tuple[str, Mapping[str, Endpoint], str]
 _RESERVED = ("name", "pause")
@@ -71,6 +74,17 @@ def named(pairs: Sequence[tuple[Endpoint, Endpoint]]) -> tuple[Member, ...]:
         free = (name, *(f"{name}-{number}" for number in range(2, len(found) + 3)))
         found.append(Member(next(n for n in free if n not in taken), source, destination))
     return tuple(found)
+
+
+def nested_end(endpoint: Endpoint, where: str) -> Endpoint:
+    """The endpoint with its nested subvolumes; `ConfigError` for kinds that have none."""
+    if endpoint.kind not in ("btrfs", NESTED):
+        raise ConfigError(
+            f"a {endpoint.kind} volume has no nested subvolumes",
+            where=where,
+            hint="'nested' is for btrfs. For ZFS datasets there is 'recursive'.",
+        )
+    return endpoint._replace(kind=NESTED)
 
 
 def check_tables(values: Mapping[str, Any], file: str) -> None:

@@ -32,8 +32,6 @@ from mirrord.core.verification import parse_mode
 KEEP_MAX = 10_000
 #: The kind of a ZFS endpoint with its descendants.
 TREE = "zfs-tree"
-#: The kind of a btrfs endpoint with its nested subvolumes.
-NESTED = "btrfs-tree"
 #: How many reference snapshots are kept by default.
 KEEP_AS_SOURCE = 2
 KEEP_AS_DESTINATION = 10
@@ -302,7 +300,7 @@ class _Reader:
             site["endpoint"] = recursive_end(site["endpoint"], where)
         if self._values.get("nested") and "endpoint" in site:
             where = self._where("endpoint", f"site.{name}")
-            site["endpoint"] = nested_end(site["endpoint"], where)
+            site["endpoint"] = members.nested_end(site["endpoint"], where)
             if site.get("snapshots"):
                 raise ConfigError(
                     "'snapshots' cannot be combined with 'nested'",
@@ -418,16 +416,6 @@ def recursive_end(endpoint: Endpoint, where: str) -> Endpoint:
             hint="'recursive' is for ZFS datasets. Create a mirror for each volume.",
         )
     return endpoint._replace(kind=TREE)
-
-
-def nested_end(endpoint: Endpoint, where: str) -> Endpoint:
-    if endpoint.kind not in ("btrfs", NESTED):
-        raise ConfigError(
-            f"a {endpoint.kind} volume has no nested subvolumes",
-            where=where,
-            hint="'nested' is for btrfs. For ZFS datasets there is 'recursive'.",
-        )
-    return endpoint._replace(kind=NESTED)
 
 
 def _timing(values: dict[str, Any]) -> Timing:

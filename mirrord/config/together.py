@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mirrord.config import live, members
-from mirrord.config.reading import NESTED, TREE
+from mirrord.config.reading import TREE
 from mirrord.core.errors import ConfigError
 from mirrord.core.model import Definition
 
@@ -45,7 +45,7 @@ def _check_ends(definition: Definition) -> None:
             where=where,
             hint="Write both as zfs: and add 'recursive = true' (create: '--recursive').",
         )
-    if {source.kind, destination.kind} == {"btrfs", NESTED}:
+    if {source.kind, destination.kind} == {"btrfs", members.NESTED}:
         raise ConfigError(
             "only one end includes nested subvolumes",
             where=where,

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from mirrord.config import members, policies
-from mirrord.config.reading import NESTED, TREE
+from mirrord.config.reading import TREE
 from mirrord.core.errors import ConfigError
 from mirrord.core.model import Definition, Endpoint
 from mirrord.core.units import MERGE_ABOVE
@@ -31,14 +31,16 @@ def as_written(endpoint: Endpoint, *, recursive: bool = False, nested: bool = Fa
     """An endpoint as in a definition, where `recursive` and `nested` are separate keys."""
     if recursive and endpoint.kind == TREE:
         return str(endpoint._replace(kind="zfs"))
-    return str(endpoint._replace(kind="btrfs") if nested and endpoint.kind == NESTED else endpoint)
+    return str(
+        endpoint._replace(kind="btrfs") if nested and endpoint.kind == members.NESTED else endpoint
+    )
 
 
 def render(definition: Definition) -> str:
     """The text of a definition's file. Hooks and overrides are added by hand."""
     recursive = definition.source.kind == definition.destination.kind == TREE
     merge_above = definition.merge_above
-    nested = definition.source.kind == definition.destination.kind == NESTED
+    nested = definition.source.kind == definition.destination.kind == members.NESTED
     lines = [
         f"# The mirror '{definition.name}'. Keys: docs/config.md. "
         "Check it with 'mirrord config check'.",

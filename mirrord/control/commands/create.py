@@ -100,8 +100,8 @@ def create(
     hold_down: _HoldDown = "",
 ) -> Result:
     from mirrord.config import strict
-    from mirrord.config.members import pauser
-    from mirrord.config.reading import as_keep, as_rates, nested_end, recursive_end
+    from mirrord.config.members import nested_end, pauser
+    from mirrord.config.reading import as_keep, as_rates, recursive_end
     from mirrord.config.reading import window as as_window
     from mirrord.control import creating
     from mirrord.core.names import check_mirror_name
