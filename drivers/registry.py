@@ -25,12 +25,15 @@ class Drivers:
             from mirrord.drivers.block.driver import BlockDriver
 
             return BlockDriver(endpoint.location)
-        if endpoint.kind == "btrfs":
-            from mirrord.drivers.btrfs.driver import BtrfsDriver
+        if endpoint.kind in ("btrfs", "btrfs-tree"):
+            if endpoint.kind == "btrfs":
+                from mirrord.drivers.btrfs.driver import BtrfsDriver as Btrfs
+            else:
+                from mirrord.drivers.btrfs.nested_driver import NestedDriver as Btrfs
 
             if self.btrfs_receiver is None:
-                return BtrfsDriver(endpoint.location, self._btrfs)
-            return BtrfsDriver(endpoint.location, self._btrfs, receiver=self.btrfs_receiver)
+                return Btrfs(endpoint.location, self._btrfs)
+            return Btrfs(endpoint.location, self._btrfs, receiver=self.btrfs_receiver)
         if endpoint.kind == "zfs":
             from mirrord.drivers.zfs.driver import ZfsDriver
 

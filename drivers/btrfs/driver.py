@@ -49,7 +49,7 @@ from mirrord.drivers.btrfs.layout import Layout
 from mirrord.drivers.btrfs.native_receive import NativeReceiver
 from mirrord.drivers.btrfs.receive import BtrfsReceiver
 from mirrord.drivers.btrfs.store import SnapshotEntry
-from mirrord.drivers.btrfs.stream import BtrfsSendStream, Checkpoint, Sending
+from mirrord.drivers.btrfs.stream import BtrfsSendStream, Checkpoint
 from mirrord.drivers.btrfs.trees import Trees
 from mirrord.drivers.contract import Capability, Clones, Driver, Pool
 from mirrord.drivers.filerecords import FileRecords
@@ -68,6 +68,8 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
     """
 
     kind: ClassVar[str] = "btrfs"
+    #: Whether nested subvolumes are a part of the volume (nested_driver.py).
+    nested: ClassVar[bool] = False
     capabilities: ClassVar[Capability] = Capability.FILES | Capability.RESUME
     capabilities |= Capability.COPY | Capability.SHOW_LATER | Capability.POOL | Capability.VERIFY
     capabilities |= Capability.REPAIR | Capability.VERIFY_RECEIVED
@@ -118,7 +120,7 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
                 why=f"{there} is on {layout.filesystem_kind(path)}",
                 hint="Check that its file system is mounted, or give a path on btrfs.",
             )
-        return layout.resolve(self.location, self._known)
+        return layout.resolve(self.location, self._known)._replace(nested=self.nested)
 
     @guarded
     def facts(self) -> VolumeFacts:
@@ -289,19 +291,12 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
         was received is skipped after its digest was verified.
         """
         _place, older, newer = self._pair(base, incremental)
-        # The 'btrfs receive' of Debian 12 looks for the source of a clone command only among
-        # received subvolumes. Where the base came from the other end, it is not one of those
-        # there: then the data is sent.
-        shared = older is not None and not older.info.received_uuid
-        sending = Sending(
-            newer.path,
-            parent_root=older.info.id if older else 0,
-            clone_sources=[older.info.id] if older and shared else [],
-            flags=ioctl.SEND_COMPRESSED if self._version() > 1 else 0,
-            version=self._version(),
-            rewrite_ctransid=newer.info.stransid if newer.info.received_uuid else None,
-        )
-        return BtrfsSendStream(sending, str(self), Checkpoint.parse(checkpoint, str(self)))
+        return self._stream(older, newer, str(self), Checkpoint.parse(checkpoint, str(self)))
+
+    def _stream(
+        self, older: SnapshotEntry | None, newer: SnapshotEntry, where: str, at: Checkpoint | None
+    ) -> BtrfsSendStream:
+        return walk.stream_of(older, newer, self._version(), where, at)
 
     # Destination
 
@@ -310,7 +305,7 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
         """See `Driver.prepare`."""
         place = self._place()
         if in_place and not os.path.lexists(place.location):
-            place = layout.beside(place.location, self._known)
+            place = layout.beside(place.location, self._known)._replace(nested=place.nested)
         role, notes = standing.role(place)
         owner = layout.read_mirror_id(place)
         if role in (Role.LIVE, Role.FOREIGN):
@@ -341,6 +336,7 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
     def receive(self, request: ReceiveRequest) -> BtrfsReceiver | NativeReceiver:
         """See `Driver.receive`."""
         native = self._receiver() == "native"
+        receivers.demand_owner(self._mirror_place(), request, str(self))
         return receivers.open_receiver(self._mirror_place(), request, str(self), native=native)
 
     @guarded
@@ -379,7 +375,10 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
             raise refusals.not_a_mirror(str(self))
         if os.path.lexists(place.view) and place.shown_wrapper() is None:
             raise refusals.not_empty(str(place.view), "it is not a mirrord view")
-        reserve.use(place, lambda: failover.promote(place, start, str(self)))
+        reserve.use(place, lambda: failover.promote(place, start, str(self), self._copy))
+
+    def _copy(self, start: SnapshotEntry, path: Path) -> None:
+        failover.copy_of(start, path)
 
     @guarded
     def writers(self, kept: str = "", *, limit: int = 20) -> list[OpenWriter]:

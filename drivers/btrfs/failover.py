@@ -31,8 +31,18 @@ _COMPARED = "divergence"
 _OPENING_S = 0.05
 
 
-def promote(place: Layout, start: SnapshotEntry | None, where: str) -> None:
-    """See `Driver.promote`: a writable snapshot of `start` takes the place of the view's link."""
+def copy_of(start: SnapshotEntry, path: Path) -> None:
+    """Make `path` a writable copy of a snapshot."""
+    subvolume.snapshot("BTRFS:PROMOTE:SNAPSHOT", start.path, path, read_only=False)
+
+
+def promote(
+    place: Layout,
+    start: SnapshotEntry | None,
+    where: str,
+    copy: Callable[[SnapshotEntry, Path], None] = copy_of,
+) -> None:
+    """See `Driver.promote`: a writable copy of `start` takes the place of the view's link."""
     ready = place.swap / _PROMOTING
     if not place.live:
         if start is None:
@@ -45,7 +55,7 @@ def promote(place: Layout, start: SnapshotEntry | None, where: str) -> None:
         _refuse_mounted(place, where)
         layout.make_store("BTRFS:PROMOTE", place, public=True)
         sweep(place)  # leftovers of an earlier attempt, perhaps from an older snapshot
-        subvolume.snapshot("BTRFS:PROMOTE:SNAPSHOT", start.path, ready, read_only=False)
+        copy(start, ready)
         if os.path.lexists(place.view):
             files.exchange("BTRFS:PROMOTE:EXCHANGE", place.view, ready)
         else:  # the link was removed
@@ -288,7 +298,7 @@ def sweep(place: Layout) -> None:
     for name in (_COMPARED, _PROMOTING):
         path = place.swap / name
         if subvolume.is_subvolume(path):
-            subvolume.delete("BTRFS:SWAP:LEFTOVER", path)
+            subvolume.delete_all("BTRFS:SWAP:LEFTOVER", path)
         elif path.is_symlink():
             files.remove_file("BTRFS:SWAP:LEFTOVER", path)
 

@@ -5,6 +5,9 @@
     <folder of V>/.mirrord/<name of V>/   the store:
         snapshots/<name>/<name>           a folder for each snapshot, with the subvolume in it
         snapshots/<name>/transfer.json    the record of a received snapshot
+        snapshots/<name>/members.json     with `nested`: the members of a snapshot (nested.py)
+        snapshots/<name>/tree/<name>      with `nested`: it, with its members in their places
+        nested/                           with `nested`: a store like this one, of the members
         staging/<transfer>/<name>/<name>  what is being received
         diverged/<name>/<name>            the losing sides of resyncs
         checkpoints/<transfer>            what an interrupted transfer has applied (checkpoints.py)
@@ -42,6 +45,9 @@ from mirrord.system import files, steps
 STORE = ".mirrord"
 DESTINATION_NAME = "current"
 RECORD = "transfer.json"
+#: In the folder of a snapshot: its members, and the folder of the assembled tree (nested.py).
+MEMBERS = "members.json"
+TREE = "tree"
 _FORMAT = 1
 _NAME_BYTES_MAX = 200
 
@@ -50,7 +56,7 @@ class Layout(NamedTuple):
     """The paths of one volume.
 
     location: the path in the endpoint. view: V. known: the cache. mounted: V is a mount point, so
-    it cannot be exchanged, and the store is inside it.
+    it cannot be exchanged, and the store is inside it. nested: nested subvolumes are a part of it.
     """
 
     location: Path
@@ -58,6 +64,7 @@ class Layout(NamedTuple):
     store: Path
     known: Known
     mounted: bool = False
+    nested: bool = False
 
     @property
     def snapshots(self) -> Path:
@@ -119,6 +126,11 @@ class Layout(NamedTuple):
         return self.store / "repair"
 
     @property
+    def inner(self) -> Layout:
+        """The store of the members' snapshots."""
+        return self._replace(store=self.store / "nested", nested=False)
+
+    @property
     def copy_file(self) -> Path:
         """The file that records where the writable copy is (copies.py)."""
         return self.store / "copy.json"
@@ -135,7 +147,8 @@ class Layout(NamedTuple):
 
     def link_target(self, wrapper: str) -> str:
         """The target of the view's link when it shows the snapshot in the folder `wrapper`."""
-        return f"{STORE}/{self.view.name}/snapshots/{wrapper}/{wrapper}"
+        inner = f"{TREE}/" if self.nested else ""
+        return f"{STORE}/{self.view.name}/snapshots/{wrapper}/{inner}{wrapper}"
 
     def shown_wrapper(self) -> str | None:
         """The folder of the snapshot shown; None when the view is not a link into the store."""
@@ -144,7 +157,8 @@ class Layout(NamedTuple):
         except OSError:
             return None
         wrapper = target.rpartition("/")[2]
-        return wrapper if wrapper and target == self.link_target(wrapper) else None
+        kinds = (self._replace(nested=nested).link_target(wrapper) for nested in (False, True))
+        return wrapper if wrapper and target in kinds else None
 
     @property
     def live(self) -> bool:

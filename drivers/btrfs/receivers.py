@@ -12,13 +12,17 @@ from mirrord.drivers.btrfs.receive import BtrfsReceiver
 DEFAULT = "native"
 
 
+def demand_owner(place: Layout, request: ReceiveRequest, where: str) -> None:
+    """Refuse a transfer of another mirror."""
+    owner = layout.read_mirror_id(place)
+    if owner != request.mirror_id:
+        raise refusals.other_mirror(where, owner)
+
+
 def open_receiver(
     place: Layout, request: ReceiveRequest, where: str, *, native: bool
 ) -> BtrfsReceiver | NativeReceiver:
     """See `Driver.receive`."""
-    owner = layout.read_mirror_id(place)
-    if owner != request.mirror_id:
-        raise refusals.other_mirror(where, owner)
     here = None
     if request.base is not None:
         here = store.find(place, request.base)

@@ -179,7 +179,7 @@ def commit(place: Layout, transfer_id: str, *, show: bool, where: str) -> Snapsh
     if done is None or done.wrapper is None:
         raise refusals.staging_missing(where, transfer_id)
     if show:
-        _show(place, done, again=wrapper is None)
+        show_it(place, done, again=wrapper is None)
     checkpoints.remove("BTRFS:COMMIT:CHECKPOINT", checkpoints.path_of(place, transfer_id, where))
     if wrapper is not None and [one.name for one in folder.iterdir()] == [layout.RECORD]:
         # Not made durable: if it reappears, the next commit finds nothing left to do.
@@ -189,6 +189,13 @@ def commit(place: Layout, transfer_id: str, *, show: bool, where: str) -> Snapsh
     else:
         remove_staging(folder)
     return done.snapshot
+
+
+def staged_wrapper(place: Layout, transfer_id: str, where: str) -> Path | None:
+    """The folder of a complete snapshot in its staging; None when it is not there (any more)."""
+    folder = place.staging / layout.component(transfer_id, where)
+    record = layout.read_record(folder)
+    return _staged_in(folder, record) if record is not None else None
 
 
 def _give_record(folder: Path, wrapper: Path) -> None:
@@ -201,7 +208,8 @@ def _give_record(folder: Path, wrapper: Path) -> None:
     files.sync_directory(wrapper)
 
 
-def _show(place: Layout, done: SnapshotEntry, *, again: bool) -> None:
+def show_it(place: Layout, done: SnapshotEntry, *, again: bool) -> None:
+    """Switch the view. again: unless it shows a newer snapshot."""
     assert done.wrapper is not None
     if again:  # a late repetition must not switch the view back
         current = store.shown(place)

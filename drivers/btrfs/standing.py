@@ -59,7 +59,7 @@ def facts(place: Layout, location: str) -> VolumeFacts:
         live = subvolume.info(place.view)
         identity, fixed = live.uuid, failover.pinned_reason(place)
         origin = _origin(place, live)
-        notes += _nested_notes(place)
+        notes += () if place.nested else _nested_notes(place)
     elif what is Role.MIRROR:
         one = store.shown(place)
         shown = one.snapshot.guid if one else None

@@ -59,9 +59,16 @@ def _in_folder(place: Layout, folder: Path, kind: SnapshotKind) -> Iterator[Snap
         return
     layout.forget_records_but(place.known, folder, names)
     for name in names:
+        if kind is SnapshotKind.REFERENCE and is_tree(folder / name) != place.nested:
+            continue  # of a mirror that includes nested subvolumes, or of one that does not
         one = in_wrapper(place, folder / name, kind)
         if one is not None:
             yield one
+
+
+def is_tree(wrapper: Path) -> bool:
+    """Whether the snapshot in a folder of the store has a list of members (nested.py)."""
+    return (wrapper / layout.MEMBERS).exists()
 
 
 def in_wrapper(place: Layout, wrapper: Path, kind: SnapshotKind) -> SnapshotEntry | None:

@@ -208,6 +208,19 @@ def delete(op: str, path: str | Path) -> None:
     btrfsutil.delete_subvolume(os.fspath(path))
 
 
+def delete_all(op: str, path: str | Path) -> None:
+    """Delete a subvolume that never was live, with those nested in it, the inner ones first."""
+    every = sorted(
+        [*(name for name, _id in below(path)), ""], key=lambda one: one.split("/") if one else []
+    )
+    if len(every) > 1:
+        for one in every:  # nothing can be removed from what is read-only
+            if info(Path(path) / one).read_only:
+                set_read_only(op, Path(path) / one, False)
+    for one in reversed(every):
+        delete(op, Path(path) / one)
+
+
 def reclaim(path: str | Path) -> None:
     """Let the kernel free the space of deleted subvolumes now, in the background. Otherwise it
     starts up to 30 s later, and a full file system stays full until then.

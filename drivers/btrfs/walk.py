@@ -22,7 +22,7 @@ from typing import NamedTuple
 from mirrord.core.model import BlockStates, Changes, Delta, FileChange
 from mirrord.drivers.btrfs import ioctl, subvolume
 from mirrord.drivers.btrfs.store import SnapshotEntry
-from mirrord.drivers.btrfs.stream import BtrfsSendStream, Sending
+from mirrord.drivers.btrfs.stream import BtrfsSendStream, Checkpoint, Sending
 from mirrord.drivers.snapshottrees import Changed
 from mirrord.system.native import BtrfsBlocks, BtrfsChanges, BtrfsExtents
 
@@ -186,6 +186,29 @@ def _collected(base: SnapshotEntry | None, incremental: SnapshotEntry, where: st
         while chunk := stream.read():
             collected.feed(chunk)
     return collected
+
+
+def stream_of(
+    older: SnapshotEntry | None,
+    newer: SnapshotEntry,
+    version: int,
+    where: str,
+    at: Checkpoint | None,
+) -> BtrfsSendStream:
+    """The stream from one snapshot to another, from that checkpoint."""
+    # The 'btrfs receive' of Debian 12 looks for the source of a clone command only among
+    # received subvolumes. Where the base came from the other end, it is not one of those
+    # there: then the data is sent.
+    shared = older is not None and not older.info.received_uuid
+    sending = Sending(
+        newer.path,
+        parent_root=older.info.id if older else 0,
+        clone_sources=[older.info.id] if older and shared else [],
+        flags=ioctl.SEND_COMPRESSED if version > 1 else 0,
+        version=version,
+        rewrite_ctransid=newer.info.stransid if newer.info.received_uuid else None,
+    )
+    return BtrfsSendStream(sending, where, at)
 
 
 def changed_since(base: SnapshotEntry, incremental: SnapshotEntry, where: str) -> Changed:

@@ -12,6 +12,9 @@ from mirrord.core.errors import ConfigError, UsageError
 from mirrord.core.model import Definition, Endpoint, Member
 from mirrord.core.names import check_name
 
+#: The kind of a btrfs endpoint with its nested subvolumes.
+NESTED = "btrfs-tree"
+
 #: A member of a definition's file: its name, its volume at each site, and its pauser or "".
 Table = tuple[str, Mapping[str, Endpoint], str]
 _RESERVED = ("name", "pause")
@@ -73,14 +76,26 @@ def named(pairs: Sequence[tuple[Endpoint, Endpoint]]) -> tuple[Member, ...]:
     return tuple(found)
 
 
+def nested_end(endpoint: Endpoint, where: str) -> Endpoint:
+    """The endpoint with its nested subvolumes; `ConfigError` for kinds that have none."""
+    if endpoint.kind not in ("btrfs", NESTED):
+        raise ConfigError(
+            f"a {endpoint.kind} volume has no nested subvolumes",
+            where=where,
+            hint="'nested' is for btrfs. For ZFS datasets there is 'recursive'.",
+        )
+    return endpoint._replace(kind=NESTED)
+
+
 def check_tables(values: Mapping[str, Any], file: str) -> None:
     """`ConfigError` when the tables conflict with the rest of the file."""
     found: Sequence[Table] = values.get("member", ())
     if not found:
         return
     sites = values.get("site", {})
-    if values.get("recursive"):
-        raise _table_conflict("recursive", file)
+    for key in ("recursive", "nested"):
+        if values.get(key):
+            raise _table_conflict(key, file)
     for name, site in sites.items():
         for key in ("endpoint", "snapshots"):
             if site.get(key):
@@ -104,6 +119,7 @@ def _table_conflict(key: str, where: str) -> ConfigError:
 
 _INSTEAD = {
     "endpoint": "Give each volume a [[member]] table with a name, and its endpoint at each site.",
+    "nested": "A subvolume and its nested ones are one member: create a mirror of them.",
     "recursive": "A dataset and its descendants are one member: create a mirror of them.",
     "snapshots": "User snapshots of several volumes are not taken at the same moment.",
 }

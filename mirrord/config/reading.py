@@ -173,6 +173,7 @@ _SITE: strict.Keys = {
 _KEYS: strict.Keys = {
     "id": _identity,
     "recursive": strict.boolean,
+    "nested": strict.boolean,
     "policy": policies.policy,
     "window": window,
     "merge_above": policies.size,
@@ -297,6 +298,15 @@ class _Reader:
         if self._values.get("recursive") and "endpoint" in site:
             where = self._where("endpoint", f"site.{name}")
             site["endpoint"] = recursive_end(site["endpoint"], where)
+        if self._values.get("nested") and "endpoint" in site:
+            where = self._where("endpoint", f"site.{name}")
+            site["endpoint"] = members.nested_end(site["endpoint"], where)
+            if site.get("snapshots"):
+                raise ConfigError(
+                    "'snapshots' cannot be combined with 'nested'",
+                    where=self._where("snapshots", f"site.{name}"),
+                    why="a user snapshot is of one subvolume; remove one of the keys",
+                )
 
     def _check_known(self, name: str, table: str) -> None:
         if name in self._sites:

@@ -45,6 +45,12 @@ def _check_ends(definition: Definition) -> None:
             where=where,
             hint="Write both as zfs: and add 'recursive = true' (create: '--recursive').",
         )
+    if {source.kind, destination.kind} == {"btrfs", members.NESTED}:
+        raise ConfigError(
+            "only one end includes nested subvolumes",
+            where=where,
+            hint="Write both as btrfs: and add 'nested = true' (create: '--nested').",
+        )
     if source.kind != destination.kind:
         raise members.mixed(source, destination, where)
     live.check(definition, lambda _key: where)

@@ -27,20 +27,26 @@ def _value(item: object) -> str:
     return quoted(item) if isinstance(item, str) else str(item)
 
 
-def as_written(endpoint: Endpoint, *, recursive: bool) -> str:
-    """An endpoint as in a definition, where `recursive` is a separate key."""
-    return str(endpoint._replace(kind="zfs") if recursive and endpoint.kind == TREE else endpoint)
+def as_written(endpoint: Endpoint, *, recursive: bool = False, nested: bool = False) -> str:
+    """An endpoint as in a definition, where `recursive` and `nested` are separate keys."""
+    if recursive and endpoint.kind == TREE:
+        return str(endpoint._replace(kind="zfs"))
+    return str(
+        endpoint._replace(kind="btrfs") if nested and endpoint.kind == members.NESTED else endpoint
+    )
 
 
 def render(definition: Definition) -> str:
     """The text of a definition's file. Hooks and overrides are added by hand."""
     recursive = definition.source.kind == definition.destination.kind == TREE
     merge_above = definition.merge_above
+    nested = definition.source.kind == definition.destination.kind == members.NESTED
     lines = [
         f"# The mirror '{definition.name}'. Keys: docs/config.md. "
         "Check it with 'mirrord config check'.",
         f"id = {quoted(definition.id)}",
         *(["# Includes all descendant datasets.", "recursive = true"] if recursive else []),
+        *(["# Includes writable nested subvolumes.", "nested = true"] if nested else []),
         *(["# When writes are acknowledged (docs/live-modes.md)."] if definition.is_live else []),
         f"policy = {quoted(definition.policy)}",
         *([f"window = {quoted(definition.window)}"] if definition.window else []),
@@ -74,7 +80,7 @@ def render(definition: Definition) -> str:
     for site in definition.sites:
         is_source = site.name == definition.source_site
         keep = definition.keep_source if is_source else definition.keep_destination
-        end = as_written(site.endpoints[0], recursive=recursive)
+        end = as_written(site.endpoints[0], recursive=recursive, nested=nested)
         lines += [
             f"[site.{site.name}]"
             + ("  # the source, until 'mirrord reverse' changes the roles" if is_source else ""),
@@ -121,9 +127,9 @@ def with_policy(text: str, policy: str) -> str:
 def with_endpoint(text: str, site: str, endpoint: Endpoint) -> str:
     """The text of a definition with a new endpoint of a site."""
     document = _document(text)
-    recursive = bool(document.get("recursive", False))
+    recursive, nested = (bool(document.get(key, False)) for key in ("recursive", "nested"))
     sites: Any = document["site"]
-    sites[site]["endpoint"] = as_written(endpoint, recursive=recursive)
+    sites[site]["endpoint"] = as_written(endpoint, recursive=recursive, nested=nested)
     return document.as_string()
 
 

@@ -29,7 +29,8 @@ def pairs(
     way = "mirrord create NAME SOURCE DESTINATION"
     if members and (source or destination or beside):
         raise UsageError(
-            "--member cannot be combined with SOURCE, DESTINATION, --recursive or --snapshots",
+            "--member cannot be combined with SOURCE, DESTINATION, --recursive, --nested "
+            "or --snapshots",
             hint=f"Either '{way}', or '--member SOURCE=DESTINATION' for each volume.",
         )
     if members:

@@ -13,7 +13,8 @@ from mirrord.core.names import nearest
 from mirrord.core.text import escaped
 
 #: zfs-tree: a dataset and its descendants, as `mirrord create --recursive` makes of a zfs endpoint.
-KINDS = ("block", "btrfs", "image", "zfs", "zfs-tree")
+#: btrfs-tree: a subvolume with those nested inside it, as `--nested` makes of a btrfs endpoint.
+KINDS = ("block", "btrfs", "btrfs-tree", "image", "zfs", "zfs-tree")
 #: Those whose locations are names of datasets, `pool/dataset`, not paths.
 NAMED_KINDS = frozenset({"zfs", "zfs-tree"})
 

@@ -102,10 +102,12 @@ def change(volume: Path, seed: int) -> None:
     with (volume / "sparse").open("r+b") as file:
         file.seek(chance.randrange(50 << 20))
         file.write(chance.randbytes(100))
-    present = sorted(p for p in volume.rglob("*") if p.is_file() and "below" in p.parts)
+    here = volume.stat().st_dev  # (not in what is nested inside)
+    every = [path for path in volume.rglob("*") if path.is_file() and path.stat().st_dev == here]
+    present = sorted(p for p in every if "below" in p.parts)
     for path in chance.sample(present, min(3, len(present))):
         path.unlink()
-    present = sorted(p for p in volume.rglob("file*") if p.is_file())
+    present = sorted(p for p in every if p.name.startswith("file") and p.exists())
     if present:
         moved = chance.choice(present)
         moved.rename(volume / f"moved{seed}.{moved.name}")
@@ -149,7 +151,7 @@ def digest(volume: Path) -> str:
     which names are one file. Holes are not read: they are zeros.
     """
     whole = hashlib.sha256()
-    links: dict[int, str] = {}
+    links: dict[tuple[int, int], str] = {}
     root = os.fspath(volume)
     if os.path.islink(root):
         root = os.path.realpath(root)
@@ -196,10 +198,14 @@ def _next_data(descriptor: int, at: int, size: int) -> tuple[int, int]:
     return start, os.lseek(descriptor, start, os.SEEK_HOLE)
 
 
-def _described(path: str, relative: str, links: dict[int, str]) -> tuple[object, ...]:
+def _described(path: str, relative: str, links: dict[tuple[int, int], str]) -> tuple[object, ...]:
     facts = os.lstat(path)
     content: object = None
-    same = links.setdefault(facts.st_ino, relative) if not stat.S_ISDIR(facts.st_mode) else ""
+    same = (
+        links.setdefault((facts.st_dev, facts.st_ino), relative)
+        if not stat.S_ISDIR(facts.st_mode)
+        else ""
+    )
     if stat.S_ISREG(facts.st_mode) and same == relative:  # (of several names of one file the first)
         content = _data(path)
     elif stat.S_ISLNK(facts.st_mode):

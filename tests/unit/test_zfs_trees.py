@@ -8,17 +8,11 @@ import random
 import pytest
 
 from mirrord.core.errors import Refused
+from mirrord.drivers.memberstreams import MAGIC, Manifest, Member, TreeParser
 from mirrord.drivers.zfs.dataset import names
 from mirrord.drivers.zfs.tree import layout
 from mirrord.drivers.zfs.tree.renames import Wanted, plan
-from mirrord.drivers.zfs.tree.stream import (
-    MAGIC,
-    Manifest,
-    Member,
-    TreeParser,
-    parse_manifest,
-    paths,
-)
+from mirrord.drivers.zfs.tree.stream import parse_manifest, paths
 
 ROOT = "pool/backup/home"
 

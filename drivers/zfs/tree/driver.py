@@ -32,6 +32,7 @@ from mirrord.core.model import (
 )
 from mirrord.drivers import refusals as texts
 from mirrord.drivers.contract import Capability
+from mirrord.drivers.memberstreams import Manifest, Member, TreeSendStream
 from mirrord.drivers.zfs.commands import command
 from mirrord.drivers.zfs.dataset import delegation, marks, names
 from mirrord.drivers.zfs.receive import held_receive, receiver
@@ -45,7 +46,6 @@ from mirrord.drivers.zfs.tree import operation_record
 from mirrord.drivers.zfs.tree import receiver as tree_receiver
 from mirrord.drivers.zfs.tree import stream as tree_stream
 from mirrord.drivers.zfs.tree.layout import Tree
-from mirrord.drivers.zfs.tree.stream import Manifest, Member, TreeSendStream
 from mirrord.drivers.zfs.tree.switching import TreeFailover
 from mirrord.drivers.zfs.tree.volume import check_count
 from mirrord.drivers.zfs.verify.trees import ZfsTrees

@@ -10,8 +10,9 @@ import json
 from typing import Any, NamedTuple
 
 from mirrord.core.model import ReceiveRequest
+from mirrord.drivers.memberstreams import Manifest
 from mirrord.drivers.zfs.dataset import marks, transfer_record
-from mirrord.drivers.zfs.tree.stream import Manifest, parse_manifest
+from mirrord.drivers.zfs.tree.stream import parse_manifest
 
 _USE = "tree"
 

@@ -8,6 +8,7 @@ from mirrord.core.errors import PartLost, TransferFailed
 from mirrord.core.model import ReceiveRequest, Staging
 from mirrord.core.units import format_few
 from mirrord.drivers import refusals
+from mirrord.drivers.memberstreams import Manifest, Member, TreeParser
 from mirrord.drivers.streams import Receiver
 from mirrord.drivers.zfs.receive import held_receive, receiver
 from mirrord.drivers.zfs.receive.receiver import ZfsReceiver
@@ -15,7 +16,7 @@ from mirrord.drivers.zfs.stream.send import TOKEN
 from mirrord.drivers.zfs.tree import layout, operation_record
 from mirrord.drivers.zfs.tree.layout import Tree
 from mirrord.drivers.zfs.tree.operation_record import Transfer
-from mirrord.drivers.zfs.tree.stream import Manifest, Member, TreeParser, parse_manifest
+from mirrord.drivers.zfs.tree.stream import parse_manifest
 
 #: In a checkpoint: a member is complete.
 DONE = "done"

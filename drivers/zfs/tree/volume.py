@@ -17,6 +17,7 @@ from mirrord.core.units import format_few
 from mirrord.drivers import refusals as texts
 from mirrord.drivers import snapshottrees
 from mirrord.drivers.contract import Clones, Driver
+from mirrord.drivers.memberstreams import MEMBERS_MAX
 from mirrord.drivers.pins import demand_free
 from mirrord.drivers.zfs.commands import command
 from mirrord.drivers.zfs.dataset import (
@@ -33,7 +34,6 @@ from mirrord.drivers.zfs.snapshots import deleting, listing, listing_cache
 from mirrord.drivers.zfs.tree import commit as tree_commit
 from mirrord.drivers.zfs.tree import failover as tree_failover
 from mirrord.drivers.zfs.tree import layout, operation_record
-from mirrord.drivers.zfs.tree import stream as tree_stream
 from mirrord.drivers.zfs.tree.layout import Tree
 from mirrord.system import clock, locks
 
@@ -236,10 +236,10 @@ class TreeVolume(Driver, Clones):
 
 def check_count(members: list[str], where: str) -> None:
     """Refuse a tree with more datasets than a stream can have."""
-    if len(members) > tree_stream.MEMBERS_MAX:
+    if len(members) > MEMBERS_MAX:
         raise Refused(
             f"the tree has {len(members)} datasets",
             where=where,
-            why=f"at most {tree_stream.MEMBERS_MAX} can be mirrored as one volume",
+            why=f"at most {MEMBERS_MAX} can be mirrored as one volume",
             hint=f"Mirror parts of it, or exclude some: zfs set {layout.EXCLUDE}=off DATASET",
         )

@@ -10,7 +10,8 @@ of day ([rates](schedules.md#rates)). KEEP is a number, or [rules](schedules.md#
 `'newest 10, 7 daily'`. The two [sites](config.md#sites) get the names `primary` and `secondary`, or
 those of `--sites`. A mirror of [several volumes](config.md#several-volumes) has a `--member` for
 each, in place of SOURCE and DESTINATION; with `--recursive` it is a dataset
-[and its descendants](operator-guide.md#a-tree-of-datasets). An image is mirrored
+[and its descendants](operator-guide.md#a-tree-of-datasets), with `--nested` a btrfs subvolume
+[and those nested inside it](operator-guide.md#nested-subvolumes). An image is mirrored
 [live](live-modes.md), as POLICY says. With `--pause` an application, such as
 `cgroup:postgresql@15-main.service`, is [paused](consistency-groups.md) while snapshots are taken.
 """
@@ -55,6 +56,7 @@ _Snapshots = Annotated[
     tuple[str, ...], Option("Replicated user snapshots, by name; may be repeated.", "PATTERN")
 ]
 _Recursive = Annotated[bool, Option("ZFS: the dataset and its descendants, as one volume.")]
+_Nested = Annotated[bool, Option("btrfs: with the nested subvolumes, as one volume.")]
 _Pause = Annotated[
     str, Option("What to pause while snapshots are taken, such as cgroup:UNIT.", "KIND:ARGUMENT")
 ]
@@ -88,6 +90,7 @@ def create(
     keep_destination: _KeepDestination = "10",
     snapshots: _Snapshots = (),
     recursive: _Recursive = False,
+    nested: _Nested = False,
     pause: _Pause = "",
     sites: _Sites = "primary,secondary",
     policy: _Policy = "",
@@ -97,7 +100,7 @@ def create(
     hold_down: _HoldDown = "",
 ) -> Result:
     from mirrord.config import strict
-    from mirrord.config.members import pauser
+    from mirrord.config.members import nested_end, pauser
     from mirrord.config.reading import as_keep, as_rates, recursive_end
     from mirrord.config.reading import window as as_window
     from mirrord.control import creating
@@ -105,11 +108,18 @@ def create(
 
     if not all(snapshots):
         raise UsageError("a pattern for replicated user snapshots is empty")
-    beside = bool(recursive or snapshots)
+    beside = bool(recursive or nested or snapshots)
     pairs = creating.pairs(source, destination, members, beside=beside)
     ends = [pairs[0].source, pairs[0].destination]
     if recursive:
         ends = [recursive_end(end, str(end)) for end in ends]
+    if nested and snapshots:
+        raise UsageError(
+            "--snapshots cannot be combined with --nested",
+            why="a user snapshot is of one subvolume, not of the nested ones",
+        )
+    if nested:
+        ends = [nested_end(end, str(end)) for end in ends]
     first, second = creating.two_sites([site.strip() for site in sites.split(",")])
     definition = Definition(
         window=as_window(window) if window else "",

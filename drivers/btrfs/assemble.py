@@ -1,0 +1,122 @@
+"""Assembling a volume from its members' snapshots: each is placed inside the root's, at its path.
+
+Nothing in a received snapshot is followed: a part of a path that is a symbolic link is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from mirrord.core.errors import Damaged
+from mirrord.core.text import escaped
+from mirrord.drivers.btrfs import layout, nested, store, subvolume
+from mirrord.drivers.btrfs.layout import Layout
+from mirrord.drivers.btrfs.store import SnapshotEntry
+from mirrord.system import files, steps
+
+
+def shown_path(one: SnapshotEntry) -> Path | None:
+    """The assembled, read-only tree of a snapshot; None when there is none."""
+    assert one.wrapper is not None, one
+    path = one.wrapper / layout.TREE / one.wrapper.name
+    return path if subvolume.is_subvolume(path) else None
+
+
+def show(place: Layout, one: SnapshotEntry, where: str) -> None:
+    """Assemble the read-only tree of a snapshot, if there is none. It appears in one step."""
+    if shown_path(one) is not None:
+        return
+    assert one.wrapper is not None, one
+    folder = place.inner.store / "building"
+    discard(folder)
+    files.make_directory("BTRFS:NESTED:FOLDER", folder, mode=0o700)
+    files.make_directory("BTRFS:NESTED:FOLDER", folder / layout.TREE)
+    tree = folder / layout.TREE / one.wrapper.name
+    make(place, one, tree, where)
+    for path in [*nested.find(tree).members, ""]:
+        subvolume.set_read_only("BTRFS:NESTED:READONLY", tree / path)
+    # A read-only subvolume cannot be renamed into another folder; a folder with one can.
+    files.rename("BTRFS:NESTED:TREE", folder / layout.TREE, one.wrapper / layout.TREE)
+
+
+def make(place: Layout, one: SnapshotEntry, path: Path, where: str) -> None:
+    """Make `path` a writable copy of a snapshot with all of its members."""
+    members = nested.entries(place, one, where)
+    subvolume.snapshot("BTRFS:NESTED:ASSEMBLE", one.path, path, read_only=False)
+    for inner, (_member, entry) in members.items():
+        if inner:
+            _put(path, inner, entry.path, where)
+    files.sync_filesystem("BTRFS:NESTED:SYNC", path)
+
+
+def _put(root: Path, inner: str, snapshot: Path, where: str) -> None:
+    *above, name = inner.split("/")
+    with _directory(root, above, inner, where) as folder:
+        times = os.fstat(folder)
+        try:
+            os.rmdir(name, dir_fd=folder)  # where it was taken, an empty directory is in its place
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            why = f"something else is there ({error.strerror})"
+            raise _no_place(inner, where, why) from error
+        target = Path(f"/proc/self/fd/{folder}") / name
+        subvolume.snapshot("BTRFS:NESTED:PLACE", snapshot, target, read_only=False)
+        os.utime(folder, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+@contextlib.contextmanager
+def _directory(root: Path, parts: list[str], inner: str, where: str) -> Iterator[int]:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    here = os.open(root, flags)
+    try:
+        for part in parts:
+            try:
+                below = os.open(part, flags, dir_fd=here)
+            except OSError as error:
+                raise _no_place(inner, where, f"'{escaped(part)}': {error.strerror}") from error
+            os.close(here)
+            here = below
+        yield here
+    finally:
+        os.close(here)
+
+
+def _no_place(inner: str, where: str, why: str) -> Damaged:
+    return Damaged(
+        f"the nested subvolume '{escaped(inner)}' has no place in the volume",
+        where=where,
+        why=why,
+        hint="Nothing was changed. The next update takes a new snapshot: run it again.",
+    )
+
+
+def drop(place: Layout, one: SnapshotEntry) -> None:
+    """Delete the assembled tree of a snapshot, if there is one."""
+    assert one.wrapper is not None, one
+    folder, tree = place.inner.store / "building", one.wrapper / layout.TREE
+    discard(folder)
+    if tree.is_dir():
+        files.make_directory("BTRFS:NESTED:FOLDER", folder, mode=0o700)
+        files.rename("BTRFS:NESTED:DROP", tree, folder / layout.TREE)
+        discard(folder)
+
+
+def discard(folder: Path) -> None:
+    """Delete the folder of trees that are not complete, or no longer needed."""
+    inside = folder / layout.TREE
+    for tree in inside.iterdir() if inside.is_dir() else ():
+        subvolume.delete_all("BTRFS:NESTED:DISCARD", tree)
+    for path in (inside, folder):
+        files.remove_directory("BTRFS:NESTED:DISCARD", path)
+
+
+def delete_snapshot(place: Layout, one: SnapshotEntry, where: str) -> None:
+    """Delete a snapshot of the store with its tree and its members."""
+    steps.reached("BTRFS:NESTED:DELETE")
+    drop(place, one)
+    store.delete(place, one, where)
+    nested.sweep(place)

@@ -1,0 +1,211 @@
+"""The stream of a volume that consists of several members: their streams, one after the other.
+
+    magic                       16 bytes
+    length, manifest            u32, JSON: which members follow, in their order
+    length, piece … 0           for each member that is to be sent: its stream in pieces
+    ff ff ff ff                 the end
+
+Numbers are little-endian. A member's stream is checked by the driver, like any other.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from mirrord.drivers.streams import SendStream
+
+MAGIC = b"mirrord tree 1\r\n"
+_LENGTH = struct.Struct("<I")
+_MEMBER_END = _LENGTH.pack(0)
+_END = 0xFFFFFFFF
+_MANIFEST_BYTES_MAX = 1 << 20
+_PIECE_BYTES_MAX = 16 << 20
+#: How many members a volume can have: on ZFS each is a process until all are committed.
+MEMBERS_MAX = 400
+
+
+class Member(NamedTuple):
+    """path: in the tree, "" for the root. name: of its snapshot (ZFS), or its lineage (btrfs).
+    base: guid of the base of its stream, None: a full stream. done: the other end already has it.
+    """
+
+    path: str
+    guid: str
+    name: str
+    base: str | None
+    done: bool = False
+
+
+class Manifest(NamedTuple):
+    """A tree's snapshot: `members`, parents before children, the root first."""
+
+    members: tuple[Member, ...]
+
+    def text(self) -> str:
+        """As it is sent and stored."""
+        return json.dumps({"v": 1, "members": [list(one) for one in self.members]})
+
+
+def parse(text: str, *, is_guid: Callable[[str], bool], is_path: Callable[[str], bool]) -> Manifest:
+    """The manifest; `ValueError` when it is malformed. is_path: whether the driver accepts a path
+    (of a member that is not the root).
+    """
+    try:
+        found: Any = json.loads(text)
+        rows: Any = found["members"] if found["v"] == 1 else None
+        members = tuple(_member(is_guid, *row) for row in rows)
+    except (TypeError, KeyError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"its list of members cannot be read: {error}") from error
+    if not members or len(members) > MEMBERS_MAX or members[0].path:
+        raise ValueError("its list of members does not begin with the root, or is too long")
+    seen: set[str] = set()
+    for one in members:
+        if one.path in seen or (seen and not is_path(one.path)):
+            raise ValueError(f"{one.path[:100]!r} is not a valid path of a member")
+        seen.add(one.path)
+    if len({one.guid for one in members}) != len(members):
+        raise ValueError("two members have the same guid")
+    return Manifest(members)
+
+
+def _member(
+    is_guid: Callable[[str], bool], path: Any, guid: Any, name: Any, base: Any, done: Any
+) -> Member:
+    texts = isinstance(path, str) and isinstance(name, str) and isinstance(done, bool)
+    guids = [guid] if base is None else [guid, base]
+    if not texts or not all(isinstance(one, str) and is_guid(one) for one in guids):
+        raise ValueError("a member in its list is malformed")
+    return Member(path, guid, name, base, done)
+
+
+class TreeSendStream(SendStream):
+    """The streams of the members, each started when the previous one has ended.
+
+    piece_bytes: the size of all pieces of a member but its last, so that the stream is the same
+    each time; 0: as they come.
+    """
+
+    def __init__(
+        self, manifest: Manifest, begin: Callable[[Member], SendStream], *, piece_bytes: int = 0
+    ) -> None:
+        super().__init__()
+        self._piece_bytes = piece_bytes
+        self._buffer = bytearray()
+        self._begin = begin
+        self._left = deque(one for one in manifest.members if not one.done)
+        text = manifest.text().encode()
+        self._ready: deque[bytes | memoryview] = deque([MAGIC, _LENGTH.pack(len(text)), text])
+        self._current: SendStream | None = None
+        self._ended = False
+
+    def read(self) -> bytes | memoryview:
+        """See `SendStream.read`."""
+        if not self._ready:
+            self._next()
+        return self._ready.popleft() if self._ready else b""
+
+    def _next(self) -> None:
+        if self._current is None and self._left:
+            self._current = self._begin(self._left.popleft())
+            self._current.waiting = self.waiting
+        if self._current is None:
+            if not self._ended:
+                self._ended = True
+                self._ready.append(_LENGTH.pack(_END))
+            return
+        piece = self._piece(self._current)
+        if piece:
+            self._ready.extend((_LENGTH.pack(len(piece)), piece))
+            return
+        self._current.close()
+        self._current = None
+        self._ready.append(_MEMBER_END)
+
+    def _piece(self, current: SendStream) -> bytes | memoryview:
+        if not self._piece_bytes:
+            return current.read()
+        while len(self._buffer) < self._piece_bytes and (more := current.read()):
+            self._buffer += more
+        piece = bytes(self._buffer[: self._piece_bytes])
+        del self._buffer[: self._piece_bytes]
+        return piece
+
+    def close(self) -> None:
+        """See `SendStream.close`."""
+        self._left.clear()
+        self._ready.clear()
+        self._ended = True
+        current, self._current = self._current, None
+        if current is not None:
+            current.close()
+
+
+class Parts(NamedTuple):
+    """The parts of a chunk: manifest first, then pieces of members, None for a member's end."""
+
+    manifest: str | None
+    pieces: list[memoryview | None]
+
+
+class TreeParser:
+    """Parses the stream in chunks of any size. `ended`: all of it has arrived."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._head = bytearray()
+        self._wanted = len(MAGIC) + _LENGTH.size
+        self._known = False
+        self._piece_left = 0
+
+    def feed(self, chunk: bytes | memoryview) -> Parts:
+        """The parts of the next chunk; `ValueError` (why) when it is malformed."""
+        view, manifest, pieces = memoryview(chunk), None, list[memoryview | None]()
+        while view:
+            if self.ended:
+                raise ValueError("it has data after its end")
+            if self._piece_left:
+                piece, view = view[: self._piece_left], view[self._piece_left :]
+                self._piece_left -= len(piece)
+                pieces.append(piece)
+                continue
+            missing = self._wanted - len(self._head)
+            self._head += view[:missing]
+            view = view[missing:]
+            if len(self._head) < self._wanted:
+                break
+            if self._known:
+                self._frame(pieces)
+            else:
+                manifest = self._beginning() or manifest
+        return Parts(manifest, pieces)
+
+    def _frame(self, pieces: list[memoryview | None]) -> None:
+        [length] = _LENGTH.unpack(self._head)
+        self._head.clear()
+        if length == _END:
+            self.ended = True
+        elif length == 0:
+            pieces.append(None)
+        elif length > _PIECE_BYTES_MAX:
+            raise ValueError(f"a piece of it has {length} bytes")
+        else:
+            self._piece_left = length
+
+    def _beginning(self) -> str | None:
+        start = len(MAGIC) + _LENGTH.size
+        if bytes(self._head[: len(MAGIC)]) != MAGIC:
+            raise ValueError("it is not the stream of a tree")
+        [length] = _LENGTH.unpack(self._head[len(MAGIC) : start])
+        if not 0 < length <= _MANIFEST_BYTES_MAX:
+            raise ValueError(f"its list of members has {length} bytes")
+        if len(self._head) < start + length:
+            self._wanted = start + length
+            return None
+        text = bytes(self._head[start:]).decode()
+        self._head.clear()
+        self._wanted, self._known = _LENGTH.size, True
+        return text
