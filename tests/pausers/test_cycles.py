@@ -337,7 +337,7 @@ def test_a_pause_is_tried_without_a_transfer(group: Group) -> None:
     assert group.snapshots() == before and numbers(group.views()) == shown
     assert len(group.service.history(NAME, limit=9).transfers) == 1
     done = subprocess.run(
-        [sys.executable, "-m", "mirrord", "test-pause", NAME, "-n", "2"],
+        [sys.executable, "-m", "mirrord", "group", "test", NAME, "-n", "2"],
         env={**os.environ, "MIRRORD_HOME": str(group.home)},
         cwd=ROOT,
         capture_output=True,

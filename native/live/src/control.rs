@@ -346,6 +346,7 @@ impl Process {
                 }
                 None => Err(format!("{argument}: not a number of milliseconds")),
             },
+            ("hold", Machine::Primary(_)) => self.hold_back(key, argument),
             ("force", Machine::Primary(primary)) => {
                 self.waiting_reports.push_back(key);
                 primary.step(now, PrimaryEvent::Force, &mut self.actions);
@@ -402,7 +403,7 @@ impl Process {
                 Ok(())
             }
             (
-                "mode" | "window" | "answer-within" | "merge" | "merge-above" | "compress" | "await-full" | "force" | "resync" | "break" | "rejoin" | "reclaim" | "verify" | "verify-stop"
+                "mode" | "window" | "answer-within" | "merge" | "merge-above" | "compress" | "await-full" | "hold" | "force" | "resync" | "break" | "rejoin" | "reclaim" | "verify" | "verify-stop"
                 | "verify-resync" | "copy-rate",
                 machine,
             ) => {
@@ -410,7 +411,7 @@ impl Process {
                 Err(format!("{name}: not possible while this end is {role}"))
             }
             _ => Err(format!(
-                "unknown command {name}; one of status, events N, mode MODE, window BYTES|SECONDSs, answer-within MICROSECONDS [BYTES], merge on|off, merge-above BYTES, compress on|off, await-full MILLISECONDS, break, resync, \
+                "unknown command {name}; one of status, events N, mode MODE, window BYTES|SECONDSs, answer-within MICROSECONDS [BYTES], merge on|off, merge-above BYTES, compress on|off, await-full MILLISECONDS, hold MILLISECONDS, break, resync, \
                  copy-rate BYTES, verify [BYTES], verify-stop, verify-resync, rejoin, reclaim, force, \
                  allow NETWORK, serve ADDRESS, unserve, peer ADDRESS, stop"
             )),
