@@ -187,7 +187,7 @@ def test_an_image_beside_a_volume(tmp_path: Path, is_paused: bool) -> None:
             live.initialize("--policy", "sync")
             live.home.run("serve", "db")
             file = here / "c" / FILE
-            words = [live.home.folder / "run/db.nbd", file, str(_SIZE // RECORD)]
+            words = [str(live.home.folder / "run/db.nbd"), str(file), str(_SIZE // RECORD)]
             writer = subprocess.Popen([sys.executable, "-c", _WRITER, *words], cwd=ROOT)
             try:
                 until(lambda: file.exists() and file.stat().st_size > 0)
