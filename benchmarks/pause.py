@@ -1,4 +1,4 @@
-"""The pause of an application that writes to three btrfs volumes: `mirrord test-pause` under a load
+"""The pause of an application that writes to three btrfs volumes: `mirrord group test` under a load
 by fio, from the first request to pause until everything runs again; and what its parts take.
 """
 

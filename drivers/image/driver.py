@@ -69,7 +69,7 @@ class ImageDriver(Driver, Live):
 
     def __init__(self, location: str) -> None:
         super().__init__(location)
-        self._store = place.store_of(location)
+        self._store = paths.live_store(location)
         self._process = LiveProcess(self._store, str(self))
 
     @classmethod

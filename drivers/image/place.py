@@ -5,25 +5,13 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from urllib.parse import quote
 
 from mirrord.core.errors import Refused
 from mirrord.core.live import ImageFacts
 from mirrord.core.model import Role, VolumeFacts
-from mirrord.system import openers, paths
+from mirrord.system import openers
 
-_STORE = ".mirrord"
 _LOOKED_AT_BYTES = 1 << 20
-
-
-def store_of(location: str) -> Path:
-    """The folder of an image's records: beside a file; for a device, which has no such place, in
-    the state folder of this host.
-    """
-    if location.startswith("/dev/"):
-        return paths.standard().state / "live" / quote(location[1:], safe="")
-    path = Path(location)
-    return path.parent / _STORE / path.name / "live"
 
 
 def image_facts(location: str) -> ImageFacts:

@@ -11,7 +11,7 @@ from mirrord.engine import pausing, recovery
 from mirrord.engine.mirror import Mirror, check_source
 from mirrord.system import clock
 
-VERB = "test-pause"
+VERB = "group test"
 
 
 def test(mirror: Mirror, *, count: int) -> PauseTest:

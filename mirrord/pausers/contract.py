@@ -20,6 +20,8 @@ class Pauser(abc.ABC):
 
     #: Somebody else had paused it: `pause` failed, and `resume` does nothing.
     others = False
+    #: How long the pause may last, in seconds. The guard sets it before `check`.
+    max_s = 1.0
 
     def __init__(self, kind: str, argument: str) -> None:
         """`ValueError` says what is expected when the argument is malformed."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mirrord.pausers.contract import Pauser
-from mirrord.system import clock, mounts
+from mirrord.system import clock, files, mounts
 
 _FIFREEZE, _FITHAW = 0xC0045877, 0xC0045878
 
@@ -63,7 +63,7 @@ class FsfreezePauser(Pauser):
                     hint="Pause the programs that write to it, for example by cgroup:UNIT.",
                 )
         self._open()
-        os.sync()  # the freeze then has little to write
+        files.sync_filesystem("FSFREEZE:SYNC", self.argument)  # the freeze then has little to write
 
     def pause(self, timeout_s: float) -> None:
         """See `Pauser.pause`. The kernel sets no limit: the caller does."""

@@ -60,6 +60,8 @@ def run(order: Order) -> int:
     try:
         with ExitStack() as stack:
             pausers = [open_pauser(text) for text in order.pausers]
+            for one in pausers:
+                one.max_s = order.max_s
             for path in sorted({path for one in pausers if (path := one.lock_path())}):
                 lock(path, stack, LOCK_WAIT_S)
             for one in pausers:

@@ -10,6 +10,7 @@ from mirrord.pausers.cgroup import CgroupPauser
 from mirrord.pausers.contract import Pauser
 from mirrord.pausers.fsfreeze import FsfreezePauser
 from mirrord.pausers.hook import HookPauser
+from mirrord.pausers.live import LivePauser
 from mirrord.pausers.qmp import QmpPauser
 
 #: No pause.
@@ -20,6 +21,7 @@ _KINDS: dict[str, Callable[[str, str], Pauser]] = {
     "hook": HookPauser,
     "fsfreeze": FsfreezePauser,
     "qmp": QmpPauser,
+    "live": LivePauser,
 }
 
 

@@ -81,6 +81,18 @@ class Paths(NamedTuple):
                 ) from error
 
 
+def live_store(location: str) -> Path:
+    """The folder of the records of an image that is mirrored live: beside a file; for a device,
+    which has no such place, in the state folder of this host.
+    """
+    if location.startswith("/dev/"):
+        from urllib.parse import quote
+
+        return standard().state / "live" / quote(location[1:], safe="")
+    path = Path(location)
+    return path.parent / ".mirrord" / path.name / "live"
+
+
 def local_zone() -> str:
     """The name of this machine's time zone, "UTC" where it has none."""
     named = os.environ.get("TZ", "").removeprefix(":")

@@ -138,8 +138,10 @@ def hosts(home: Path) -> Iterator[Hosts]:
     with ExitStack() as stack:
         here, there = stack.enter_context(btrfs.folders())
         apps = {host: stack.enter_context(cgroup()) for host in HOSTS}
+        first = 20 + 2 * (os.getpid() % 40)  # runs beside each other have addresses of their own
         networks = {
-            host: stack.enter_context(namespace(60 + number)) for number, host in enumerate(HOSTS)
+            host: stack.enter_context(namespace(first + number))
+            for number, host in enumerate(HOSTS)
         }
         made = Hosts(home, here, there, apps, networks)
         stack.callback(made.close)

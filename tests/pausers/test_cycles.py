@@ -30,10 +30,11 @@ from tests.support.stripes import FILE, is_prefix, numbers
 from tests.support.unit import ROOT, daemon
 
 CYCLES = 10
+NIGHTLY = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 
 
 @pytest.mark.parametrize("flags", [0, os.O_DSYNC], ids=["buffered", "synced"])
-@pytest.mark.parametrize("cycles", [CYCLES, pytest.param(200, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("cycles", [CYCLES, pytest.param(200, marks=NIGHTLY)])
 def test_every_set_is_a_prefix(group: Group, cycles: int, flags: int) -> None:
     group.create(pause=f"cgroup:{group.app.name}")
     group.write(50 if cycles == CYCLES else 1, flags=flags)
@@ -337,7 +338,7 @@ def test_a_pause_is_tried_without_a_transfer(group: Group) -> None:
     assert group.snapshots() == before and numbers(group.views()) == shown
     assert len(group.service.history(NAME, limit=9).transfers) == 1
     done = subprocess.run(
-        [sys.executable, "-m", "mirrord", "test-pause", NAME, "-n", "2"],
+        [sys.executable, "-m", "mirrord", "group", "test", NAME, "-n", "2"],
         env={**os.environ, "MIRRORD_HOME": str(group.home)},
         cwd=ROOT,
         capture_output=True,

@@ -35,6 +35,7 @@ from tests.support.stripes import FILE, is_prefix, numbers
 from tests.support.verbs import Service
 
 CYCLES = 10
+NIGHTLY = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def pair(tmp_path: Path) -> Iterator[Hosts]:
 
 
 @pytest.mark.parametrize("flags", [0, os.O_DSYNC], ids=["buffered", "synced"])
-@pytest.mark.parametrize("cycles", [CYCLES, pytest.param(200, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("cycles", [CYCLES, pytest.param(200, marks=NIGHTLY)])
 def test_every_set_is_a_prefix(pair: Hosts, cycles: int, flags: int) -> None:
     pair.paused()
     pair.write(flags=flags)

@@ -29,12 +29,14 @@ def numbers(folders: Sequence[Path]) -> list[int]:
     """All numbers in the copies, in order. What is zeros was not written: with O_DSYNC a file can
     have its new size before the data.
     """
-    found = []
-    for folder in folders:
-        data = (folder / FILE).read_bytes()
-        records = [data[at : at + RECORD] for at in range(0, len(data), RECORD)]
-        found += [int(record) for record in records if record.strip(b"\0")]
-    return sorted(found)
+    return sorted(number for folder in folders for number in numbers_in(folder / FILE))
+
+
+def numbers_in(file: Path) -> list[int]:
+    """All numbers in one copy."""
+    data = file.read_bytes()
+    records = [data[at : at + RECORD] for at in range(0, len(data), RECORD)]
+    return [int(record) for record in records if record.strip(b"\0")]
 
 
 def is_prefix(found: Sequence[int]) -> bool:

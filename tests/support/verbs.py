@@ -19,6 +19,7 @@ from mirrord.control.commands import (
     delete,
     delta,
     explain,
+    group,
     history,
     initialize,
     prune,
@@ -34,7 +35,6 @@ from mirrord.control.commands import (
     snapshots,
     status,
     takeover,
-    test_pause,
     throttle,
     update,
     verify,
@@ -171,7 +171,7 @@ class Verbs:
         return self.run(history.history(name, limit=limit))
 
     def pause_once(self, name: str, *, count: int = 1) -> PauseTest:
-        return self.run(test_pause.test_pause(name, count=count))
+        return self.run(group.group_test(name, count=count))
 
     def snapshots(self, name: str) -> SnapshotTable:
         return self.run(snapshots.snapshots(name))

@@ -43,6 +43,12 @@ impl Client {
         self.reserved > 0 || !is_full && !self.waiting && self.stream.queued <= UNREAD_MAX
     }
 
+    /// It was held back: that counts against none of its time limits.
+    pub fn start_again(&mut self) {
+        self.moved.0 = Instant::now();
+        self.stream.born = self.moved.0;
+    }
+
     /// Bytes of the bound on buffers that it holds but for its requests.
     pub fn held(&self) -> usize {
         self.reserved + self.stream.queued

@@ -350,6 +350,7 @@ impl Process {
             ("record" | "recorded" | "record-end", Machine::Primary(_)) => {
                 return self.recording_command(key, name);
             }
+            ("hold", Machine::Primary(_)) => self.hold_back(key, argument),
             ("force", Machine::Primary(primary)) => {
                 self.waiting_reports.push_back(key);
                 primary.step(now, PrimaryEvent::Force, &mut self.actions);
@@ -406,7 +407,7 @@ impl Process {
                 Ok(())
             }
             (
-                "mode" | "window" | "answer-within" | "merge" | "merge-above" | "compress" | "await-full" | "record" | "recorded" | "record-end" | "force" | "resync" | "break" | "rejoin" | "reclaim" | "verify" | "verify-stop"
+                "mode" | "window" | "answer-within" | "merge" | "merge-above" | "compress" | "await-full" | "hold" | "record" | "recorded" | "record-end" | "force" | "resync" | "break" | "rejoin" | "reclaim" | "verify" | "verify-stop"
                 | "verify-resync" | "copy-rate",
                 machine,
             ) => {
@@ -414,7 +415,7 @@ impl Process {
                 Err(format!("{name}: not possible while this end is {role}"))
             }
             _ => Err(format!(
-                "unknown command {name}; one of status, events N, mode MODE, window BYTES|SECONDSs, answer-within MICROSECONDS [BYTES], merge on|off, merge-above BYTES, compress on|off, await-full MILLISECONDS, record, recorded, record-end, break, resync, \
+                "unknown command {name}; one of status, events N, mode MODE, window BYTES|SECONDSs, answer-within MICROSECONDS [BYTES], merge on|off, merge-above BYTES, compress on|off, await-full MILLISECONDS, hold MILLISECONDS, record, recorded, record-end, break, resync, \
                  copy-rate BYTES, verify [BYTES], verify-stop, verify-resync, rejoin, reclaim, force, \
                  allow NETWORK, serve ADDRESS, unserve, peer ADDRESS, stop"
             )),

@@ -1,6 +1,7 @@
 //! The process: one thread for sockets and state machine; `executor` for what may block.
 
 mod actions;
+mod hold;
 mod peers;
 mod recording;
 mod serving;
@@ -108,6 +109,8 @@ pub struct Process {
     /// Changes of the image that are not begun.
     image_writes: VecDeque<(Token, Job)>,
     pub(crate) waiting_reports: VecDeque<usize>,
+    /// Which connection holds clients' requests and answers back, and until when.
+    hold: Option<(usize, Instant)>,
     /// Who waits for a full window of semi-sync, and until when.
     pub(crate) awaiting: Vec<(usize, Time)>,
     recorder: recording::Recorder,
@@ -165,6 +168,7 @@ impl Process {
             backlog: VecDeque::new(),
             image_writes: VecDeque::new(),
             waiting_reports: VecDeque::new(),
+            hold: None,
             awaiting: Vec::new(),
             recorder: recording::Recorder::default(),
             events: VecDeque::new(),
@@ -217,6 +221,7 @@ impl Process {
             } else {
                 let due = self.machine.due().map(|at| at.saturating_sub(self.now()));
                 let due = due.map_or(TICK, Duration::from_micros);
+                let due = due.min(self.hold_left());
                 TICK.saturating_sub(last_tick.elapsed()).min(due)
             };
             if let Err(error) = self.poll.poll(&mut events, Some(timeout)) {
@@ -234,6 +239,7 @@ impl Process {
                     stream.readable |= event.is_readable() || event.is_read_closed();
                 }
             }
+            self.end_hold();
             self.collect();
             self.receive();
             self.settle();
@@ -247,8 +253,10 @@ impl Process {
                 self.machine.tick(now, wall(), &mut self.actions);
                 self.connect();
                 self.check_size();
-                self.drop_strangers();
-                self.share_buffers();
+                if self.hold.is_none() {
+                    self.drop_strangers();
+                    self.share_buffers();
+                }
                 self.settle();
                 self.tell_full();
                 self.check_recording();
@@ -262,9 +270,10 @@ impl Process {
     fn has_input(&mut self) -> bool {
         let is_full = self.is_full();
         let is_behind = self.is_behind();
+        let is_held = self.hold.is_some();
         self.conns.values_mut().any(|conn| {
             let (may_read, is_unparsed) = match conn {
-                Conn::Client(client) => (client.may_read(is_full), client.unparsed),
+                Conn::Client(client) => (!is_held && client.may_read(is_full), client.unparsed),
                 Conn::Incoming(_) => (!is_behind, false),
                 _ => (true, false),
             };
@@ -315,20 +324,6 @@ impl Process {
         }
     }
 
-    fn is_allowed(&mut self, from: Option<IpAddr>) -> bool {
-        let allowed = &self.config.clients_from;
-        let Some(from) = from.filter(|_| !allowed.is_empty()) else {
-            return true;
-        };
-        let is_allowed = allowed.iter().any(|network| network.contains(from));
-        if !is_allowed {
-            self.complain(format!(
-                "client: connection from {from} refused: not allowed by --nbd-allow"
-            ));
-        }
-        is_allowed
-    }
-
     /// Starts TLS on a new connection of the link, if there are credentials for it.
     fn secure(&mut self, stream: &mut Stream, with: With) -> bool {
         match self.config.tls.as_ref().map(|each| each.session(with)) {
@@ -368,11 +363,12 @@ impl Process {
                 self.reserve(key);
             }
             let (is_full, is_behind) = (self.is_full(), self.is_behind());
+            let is_held = self.hold.is_some();
             let Some(conn) = self.conns.get_mut(&key) else {
                 continue;
             };
             let (is_held_back, is_unparsed) = match conn {
-                Conn::Client(client) => (!client.may_read(is_full), client.unparsed),
+                Conn::Client(client) => (is_held || !client.may_read(is_full), client.unparsed),
                 Conn::Incoming(_) => (is_behind, false),
                 _ => (false, false),
             };
@@ -408,7 +404,11 @@ impl Process {
         }
         // Who waits for an answer is first: a connection to the other end that takes what it is
         // sent costs more time.
+        let is_held = self.hold.is_some();
         for is_client in [true, false] {
+            if is_client && is_held {
+                continue;
+            }
             let conns = self.conns.values_mut();
             for conn in conns.filter(|conn| matches!(conn, Conn::Client(_)) == is_client) {
                 conn.stream().flush();
@@ -452,6 +452,7 @@ impl Process {
         }
         self.waiting_reports.retain(|waiting| *waiting != key);
         self.awaiting.retain(|(waiting, _)| *waiting != key);
+        self.released(key);
     }
 
     /// Starts again from the files, with the role that they have now.

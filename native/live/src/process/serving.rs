@@ -21,6 +21,20 @@ impl Process {
         Ok(())
     }
 
+    pub(super) fn is_allowed(&mut self, from: Option<IpAddr>) -> bool {
+        let allowed = &self.config.clients_from;
+        let Some(from) = from.filter(|_| !allowed.is_empty()) else {
+            return true;
+        };
+        let is_allowed = allowed.iter().any(|network| network.contains(from));
+        if !is_allowed {
+            self.complain(format!(
+                "client: connection from {from} refused: not allowed by --nbd-allow"
+            ));
+        }
+        is_allowed
+    }
+
     /// Listens for clients no more, and disconnects them.
     pub(crate) fn unserve(&mut self) {
         self.listeners.retain(|_, (door, _)| *door != Door::Clients);

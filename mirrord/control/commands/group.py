@@ -1,9 +1,9 @@
-"""Try how long the pause of a mirror takes; nothing is transferred.
+"""Try the pause of a consistency group; nothing is transferred.
 
 Panel: Monitoring 10
 
-Pauses the [applications](consistency-groups.md) of a mirror, takes the snapshots, resumes, prints
-how long that took, and deletes the snapshots.
+`mirrord group test NAME` pauses the [applications](consistency-groups.md) of a mirror, takes the
+snapshots, resumes, prints how long that took, and deletes the snapshots.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ def _document(found: PauseTest) -> dict[str, Any]:
     return {"name": found.name, "pauses": pauses}
 
 
-@command(Right.ACT, text=_shown, document=_document)
-def test_pause(
+@command(Right.ACT, words="group test", text=_shown, document=_document)
+def group_test(
     service: Service,
     name: MirrorName,
     *,
     count: Annotated[int, Option("How often.", flags=("--count", "-n"), most=1000)] = 1,
 ) -> PauseTest:
+    """Pause, take the snapshots, resume, and show the times."""
     from mirrord.engine import pausetest
 
     return service.look(name, lambda mirror: pausetest.test(mirror, count=count))
