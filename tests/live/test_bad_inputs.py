@@ -207,6 +207,24 @@ def test_a_truncated_image_is_not_served_any_more(pair: Pair) -> None:
     assert pair.secondary.bytes()[:4096] == stamp(0, 1)
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_deleted_image_is_not_served_any_more(pair: Pair, is_replaced: bool) -> None:
+    pair.start()
+    with Client(pair.primary) as client:
+        assert client.write(0, stamp(0, 1)) == 0
+        if is_replaced:
+            other = pair.primary.image.with_name("other")
+            other.write_bytes(bytes(8 * MIB))
+            other.rename(pair.primary.image)
+        else:
+            pair.primary.image.unlink()
+        wait_until(lambda: pair.primary.is_state("failed"), "the end of service")
+        assert client.write(0, stamp(0, 2)) == 5
+    assert "the image was deleted or replaced" in _log(pair.primary)
+    assert pair.secondary.ask("break") == {"ok": True}
+    assert pair.secondary.bytes()[:4096] == stamp(0, 1)
+
+
 def test_a_truncated_replica_stops(pair: Pair) -> None:
     pair.start()
     os.truncate(pair.secondary.image, 4 * MIB)

@@ -6,7 +6,7 @@ use mirrord_live_core::setup;
 use mirrord_live_core::types::{BootId, Failure, Range};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
@@ -35,6 +35,16 @@ fn explain(path: &Path, error: &io::Error) -> io::Error {
 pub fn size_of(file: &File) -> io::Result<u64> {
     let mut file = file;
     file.seek(SeekFrom::End(0))
+}
+
+/// The same of an image in use: an error also if it was deleted, as what is written to it then is
+/// gone when this process ends.
+pub fn size_in_use(image: &File) -> io::Result<u64> {
+    let facts = image.metadata()?;
+    if facts.is_file() && facts.nlink() == 0 {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    size_of(image)
 }
 
 /// Takes the locks that QEMU would take to write to an image that nobody else writes to.

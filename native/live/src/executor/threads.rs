@@ -1,7 +1,7 @@
 //! Threads for what may block, where the kernel has nothing better.
 
 use super::{Answer, Job};
-use crate::files::{size_of, Files};
+use crate::files::{size_in_use, Files};
 use mio::Waker;
 use mirrord_live_core::io::{Backend, File};
 use std::collections::HashMap;
@@ -48,7 +48,7 @@ fn execute(files: &mut Files, job: Job) -> Answer {
         }
         Job::Sync(file) => Answer::of(files.sync(file)),
         Job::Reserve(file, length) => Answer::of(files.reserve(file, length)),
-        Job::Size => Answer::Size(size_of(&files.image).ok()),
+        Job::Size => Answer::Size(size_in_use(&files.image).ok()),
         Job::Extents(range, one) => Answer::Extents(files.extents(range, one)),
     }
 }

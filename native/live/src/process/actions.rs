@@ -84,15 +84,17 @@ impl Process {
             return;
         }
         self.odd_size = size;
-        let now = size.map_or("no size".to_owned(), |size| format!("{size} bytes"));
-        if size.is_some_and(|size| size > had) {
+        if let Some(now) = size.filter(|size| *size > had) {
             self.log(format!(
-                "the image has grown to {now}; the first {had} are served and mirrored; \
+                "the image has grown to {now} bytes; the first {had} are served and mirrored; \
                  restore its size, or the next start is refused"
             ));
             return;
         }
-        let problem = format!("the image was truncated: it has {now}, and had {had}");
+        let problem = match size {
+            Some(now) => format!("the image was truncated: it has {now} bytes, and had {had}"),
+            None => "the image was deleted or replaced, or its size cannot be read".into(),
+        };
         let time = self.now();
         match &mut self.machine {
             Machine::Primary(primary) => {
