@@ -30,7 +30,7 @@ from tests.support.stripes import FILE, is_prefix, numbers
 from tests.support.unit import ROOT, daemon
 
 CYCLES = 10
-NIGHTLY = [pytest.mark.nightly, pytest.mark.timeout(1800)]
+NIGHTLY = [pytest.mark.nightly, pytest.mark.timeout(3600)]
 
 
 @pytest.mark.parametrize("flags", [0, os.O_DSYNC], ids=["buffered", "synced"])

@@ -35,7 +35,7 @@ from tests.support.stripes import FILE, is_prefix, numbers
 from tests.support.verbs import Service
 
 CYCLES = 10
-NIGHTLY = [pytest.mark.nightly, pytest.mark.timeout(1800)]
+NIGHTLY = [pytest.mark.nightly, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture
