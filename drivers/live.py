@@ -82,9 +82,10 @@ class Live(Volume):
         """
 
     @abc.abstractmethod
-    def live_traffic(self, merge_above_bytes: int, compress: bool) -> None:
-        """What a primary saves on the link, also after a restart. In semi-sync at most so many
-        bytes are under way, and what waits beyond is merged. compress: what no client waits for.
+    def live_traffic(self, merge_above_bytes: int, compress: bool, durable: bool) -> None:
+        """What a primary saves on the link, and when it answers, also after a restart. In semi-sync
+        at most so many bytes are under way, and what waits beyond is merged. compress: what no
+        client waits for. durable: in sync a write is answered when it is durable at both ends.
         """
 
     @abc.abstractmethod

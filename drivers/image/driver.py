@@ -43,7 +43,7 @@ _LOCK_WAIT_S = 20.0
 class _End(NamedTuple):
     """What is recorded of an end, in `end.json`. link to allowed: see `Live.live_start` and
     `Live.live_serve`. window: see `Live.live_window`. merge_above,
-    compress: see `Live.live_traffic`. encrypted: the files in `_TLS` are there.
+    compress, durable: see `Live.live_traffic`. encrypted: the files in `_TLS` are there.
     """
 
     mirror_id: str
@@ -58,6 +58,7 @@ class _End(NamedTuple):
     window: str = ""
     merge_above: int = MERGE_ABOVE
     compress: bool = True
+    durable: bool = False
 
 
 @without_snapshots
@@ -209,6 +210,7 @@ class ImageDriver(Driver, Live):
             *([f"semi-window {end.window}"] if end.window else []),
             f"merge-above {end.merge_above}",
             f"compress {'on' if end.compress else 'off'}",
+            f"durable {'on' if end.durable else 'off'}",
             *(f"nbd {address}" for address in end.served),
             *(f"nbd-allow {network}" for network in end.allowed),
             *(f"{key} {file}" for key, file in _TLS_KEYS.items() if end.encrypted),
@@ -295,17 +297,18 @@ class ImageDriver(Driver, Live):
         """See `Live.live_merge`."""
         self._tell(f"merge {'on' if merge else 'off'}")
 
-    def live_traffic(self, merge_above_bytes: int, compress: bool) -> None:
+    def live_traffic(self, merge_above_bytes: int, compress: bool, durable: bool) -> None:
         """See `Live.live_traffic`."""
         end = self._demand_end()
         with self.lock(f"mirrord {end.name}"):
             end = self._demand_end()
-            end = end._replace(merge_above=merge_above_bytes, compress=compress)
+            end = end._replace(merge_above=merge_above_bytes, compress=compress, durable=durable)
             self._record(end)
             self._process.write_config(self._lines(end))
             if self._process.is_running() and self._process.status().is_primary:
                 self._process.ask(f"merge-above {merge_above_bytes:d}")
                 self._process.ask(f"compress {'on' if compress else 'off'}")
+                self._process.ask(f"durable {'on' if durable else 'off'}")
 
     def live_await_full(self, patience_s: float) -> bool:
         """See `Live.live_await_full`."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from mirrord.core.errors import ConfigError
 from mirrord.core.model import Definition, HookCommands
-from mirrord.core.policies import PolicyKeys
+from mirrord.core.policies import WRITTEN, PolicyKeys
 from mirrord.core.units import MERGE_ABOVE
 
 
@@ -35,12 +35,12 @@ def check(definition: Definition, where_of: Callable[[str], str]) -> None:
             where=where_of("window"),
             why="it limits how far the replica may be behind in semi-sync",
         )
-    for key, usual in (("merge_above", MERGE_ABOVE), ("compress", True)):
+    for key, usual in (("merge_above", MERGE_ABOVE), ("compress", True), ("ack", WRITTEN)):
         if not definition.is_live and getattr(definition, key) != usual:
             raise ConfigError(
                 f"'{key}' is for images",
                 where=where_of(key),
-                why="it is about writes that are sent in semi-sync",
+                why="it is about writes that are sent one by one",
             )
     if not definition.is_live:
         return

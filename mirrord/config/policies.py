@@ -9,9 +9,11 @@ from mirrord.config import strict
 from mirrord.core.errors import ConfigError, UsageError
 from mirrord.core.live import Mode
 from mirrord.core.policies import (
+    DURABLE,
     DYNAMIC,
     POLICY_NAMES,
     SCHEDULED,
+    WRITTEN,
     DynamicKeys,
     PolicyKeys,
     ScheduledKeys,
@@ -42,6 +44,13 @@ def size(value: Any) -> int:
             hint="Give at most 1GiB.",
         )
     return found
+
+
+def ack(value: Any) -> str:
+    """Where a write is when it is answered in sync."""
+    if value not in (WRITTEN, DURABLE):
+        raise ValueError(f"expected {WRITTEN} or {DURABLE}; in semi-sync it is always journaled")
+    return str(value)
 
 
 def _hours(value: Any) -> tuple[str, ...]:

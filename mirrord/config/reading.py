@@ -178,13 +178,14 @@ _KEYS: strict.Keys = {
     "window": window,
     "merge_above": policies.size,
     "compress": strict.boolean,
+    "ack": policies.ack,
     **_SETTINGS,
     "site": {"*": _SITE},
     "member": members.tables,
     "from": {"*": {**_SETTINGS, "keep": {"*": keep}}},
     **policies.TABLES,
 }
-_DIRECT = ("window", "merge_above", "compress", "prune_share", "retries", "checkpoint_days")
+_DIRECT = ("window", "merge_above", "compress", "ack", "prune_share", "retries", "checkpoint_days")
 _ABOUT_TIMES = ("zone", "jitter", "windows", "blackouts")
 #: The older format, without sites.
 _OLD_KEYS: strict.Keys = {

@@ -9,6 +9,7 @@ from mirrord.config import members, policies
 from mirrord.config.reading import TREE
 from mirrord.core.errors import ConfigError
 from mirrord.core.model import Definition, Endpoint
+from mirrord.core.policies import WRITTEN
 from mirrord.core.units import MERGE_ABOVE
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def render(definition: Definition) -> str:
         *([f"window = {quoted(definition.window)}"] if definition.window else []),
         *([f'merge_above = "{merge_above}"'] if merge_above != MERGE_ABOVE else []),
         *([] if definition.compress else ["compress = false"]),
+        *([f"ack = {quoted(definition.ack)}"] if definition.ack != WRITTEN else []),
         "",
     ]
     timing, pace = definition.timing, definition.pace

@@ -85,7 +85,7 @@ class LiveStatus(NamedTuple):
     answer, on the local image, and from when they were sent until the replica had them.
     slowest_us: the longest wait for an answer beyond the local image in the last half second to
     second. buffered_bytes: sent, and not at the replica.
-    merge, merge_above_bytes, compress: see `Live.live_merge` and `Live.live_traffic`.
+    merge, merge_above_bytes, compress, durable: see `Live.live_merge` and `Live.live_traffic`.
     merged_writes, merged_bytes: replaced by later ones before they were sent; included in
     sent_bytes. payload_bytes: what the link was given; link_bytes: the same after compression.
     io: what reads and writes the image, `io_uring` or `threads`; io_reason: why it is not io_uring.
@@ -134,6 +134,7 @@ class LiveStatus(NamedTuple):
     merged_writes: int = 0
     merged_bytes: int = 0
     compress: bool = True
+    durable: bool = False
     payload_bytes: int = 0
     link_bytes: int = 0
     slowest_us: int = 0

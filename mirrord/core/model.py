@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from typing import Annotated, NamedTuple
 
-from mirrord.core.policies import PolicyKeys
+from mirrord.core.policies import WRITTEN, PolicyKeys
 from mirrord.core.units import MERGE_ABOVE
 
 #: The path of a file in a volume: bytes; each byte that is not UTF-8 is one lone surrogate
@@ -384,6 +384,7 @@ class Definition(NamedTuple):
     policy, policy_keys: of a live mirror.
     window: how far a replica may be behind in semi-sync, in bytes or seconds; "": 16 MiB.
     merge_above, compress: what a primary saves on the link (`Live.live_traffic`).
+    ack: where a write is when it is answered in sync: `WRITTEN` or `DURABLE` at both ends.
     link_addresses: where each site listens for the replica link of a live mirror, in the order of
         `site_names`; "": found out.
     """
@@ -397,6 +398,7 @@ class Definition(NamedTuple):
     window: str = ""
     merge_above: int = MERGE_ABOVE
     compress: bool = True
+    ack: str = WRITTEN
     keep_source: int | str = 2
     keep_destination: int | str = 10
     snapshots: tuple[str, ...] = ()

@@ -11,6 +11,8 @@ from mirrord.core.units import format_duration
 
 DYNAMIC = "dynamic"
 SCHEDULED = "scheduled"
+#: Where a write is when it is answered in sync: at both ends, in memory or on disk.
+WRITTEN, DURABLE = "written", "durable"
 #: The policies that are always in one mode.
 FIXED = tuple(mode.value for mode in Mode)
 #: All that need no other package.

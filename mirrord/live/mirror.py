@@ -14,7 +14,7 @@ from mirrord.config.hosts import Hosts
 from mirrord.core.errors import LinkLost, MirrordError, Refused, Unreachable
 from mirrord.core.live import COPY_RATE_MIN, LiveReading, LiveStatus, Mode
 from mirrord.core.model import Definition, Endpoint
-from mirrord.core.policies import FIXED
+from mirrord.core.policies import DURABLE, FIXED
 from mirrord.core.results import Watcher
 from mirrord.core.states import Activity, Already, Refusal, State, Verb, judge
 from mirrord.core.units import WINDOW, window_argument
@@ -177,9 +177,10 @@ class LiveMirror:
             primary.live_copy_rate(wanted)
 
     def set_traffic(self, status: LiveStatus) -> None:
-        """Apply `merge_above` and `compress` at both ends, which may change roles."""
-        wanted = (self.definition.merge_above, self.definition.compress)
-        if wanted != (status.merge_above_bytes, status.compress):
+        """Apply `merge_above`, `compress` and `ack` at both ends, which may change roles."""
+        definition = self.definition
+        wanted = (definition.merge_above, definition.compress, definition.ack == DURABLE)
+        if wanted != (status.merge_above_bytes, status.compress, status.durable):
             for end in (self.source, self.destination):
                 with suppress(LinkLost, Unreachable):
                     end.live_traffic(*wanted)

@@ -313,7 +313,7 @@ class End:
     def live_copy_rate(self, _rate: int) -> None:
         """Not of interest."""
 
-    def live_traffic(self, merge_above_bytes: int, compress: bool) -> None:
+    def live_traffic(self, merge_above_bytes: int, compress: bool, durable: bool) -> None:
         """Not of interest."""
 
 

@@ -119,7 +119,13 @@ class Database:
 
     def check(self) -> None:
         """Every table and index is sound (pg_amcheck)."""
-        words = ["-h", self.socket, "--install-missing", "--heapallindexed", "postgres"]
+        words: list[str | Path] = [
+            "-h",
+            self.socket,
+            "--install-missing",
+            "--heapallindexed",
+            "postgres",
+        ]
         said = _run(*self._command("pg_amcheck", *words))
         assert said == "", said
 

@@ -109,12 +109,25 @@ def test_what_a_primary_saves_on_the_link() -> None:
     end = SimpleNamespace(live_traffic=lambda *words: told.append(words))
     mirror = cast(LiveMirror, SimpleNamespace(definition=again, source=end, destination=end))
     LiveMirror.set_traffic(mirror, LiveStatus())
-    assert told == [(1 << 20, False)] * 2
+    assert told == [(1 << 20, False, False)] * 2
     LiveMirror.set_traffic(mirror, LiveStatus(merge_above_bytes=1 << 20, compress=False))
     assert len(told) == 2
 
 
-@pytest.mark.parametrize("line", ['merge_above = "1MiB"', "compress = false"])
+def test_when_a_write_is_acknowledged() -> None:
+    definition = parse_both("db", TEXT.format('ack = "durable"'), "db.toml")["berlin"]
+    assert parse_both("db", render(definition), "db.toml")["berlin"].ack == "durable"
+    told: list[Any] = []
+    end = SimpleNamespace(live_traffic=lambda *words: told.append(words))
+    mirror = cast(LiveMirror, SimpleNamespace(definition=definition, source=end, destination=end))
+    LiveMirror.set_traffic(mirror, LiveStatus())
+    assert told == [(10_000_000, True, True)] * 2
+    with pytest.raises(ConfigError) as caught:
+        parse_both("db", TEXT.format('ack = "journaled"'), "db.toml")
+    assert "expected written or durable; in semi-sync it is always journaled" in str(caught.value)
+
+
+@pytest.mark.parametrize("line", ['merge_above = "1MiB"', "compress = false", 'ack = "durable"'])
 def test_what_is_saved_on_the_link_is_for_images(line: str) -> None:
     text = TEXT.format(line).replace("strict-sync", "async")
     text = text.replace("image:/srv/db.img", "btrfs:/srv/a")

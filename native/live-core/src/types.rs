@@ -280,6 +280,8 @@ pub struct Settings {
     pub unit: u64,
     /// Payloads are compressed where no client waits for the other end.
     pub compress: bool,
+    /// In sync a write is answered when it is durable at both ends.
+    pub durable: bool,
 }
 
 impl Settings {
@@ -315,6 +317,7 @@ impl Default for Settings {
             merge_above: 10_000_000,
             unit: 4 << 20,
             compress: true,
+            durable: false,
         }
     }
 }

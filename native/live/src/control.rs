@@ -96,7 +96,7 @@ fn primary_status(
          \"answered\": {:?}, \"local\": {:?}, \"received\": {:?}, \"slowest_us\": {}, \
          \"window_bytes\": {}, \"window_us\": {}, \"lag_limit_bytes\": {}, \"answer_within_us\": {}, \
          \"buffered_bytes\": {}, \"lag_bytes\": {}, \"lag_us\": {}, \
-         \"merge\": {}, \"merge_above_bytes\": {}, \"merged_writes\": {}, \"merged_bytes\": {}, \"compress\": {}, \
+         \"merge\": {}, \"merge_above_bytes\": {}, \"merged_writes\": {}, \"merged_bytes\": {}, \"compress\": {}, \"durable\": {}, \
          \"payload_bytes\": {}, \"link_bytes\": {}, \
          \"window_full\": {}, \"recording\": {}, \"copy_rate\": {}, \"verify\": {}, {}}}",
         quoted(state),
@@ -143,6 +143,7 @@ fn primary_status(
         counts.merged_writes,
         counts.merged_bytes,
         status.compress,
+        status.durable,
         traffic.payload,
         traffic.sent,
         is_full(status),
@@ -320,9 +321,14 @@ impl Process {
                 primary.step(now, event, &mut self.actions);
                 return None;
             }
-            ("merge" | "compress", Machine::Primary(primary)) => match is_on(argument) {
+            ("merge" | "compress" | "durable", Machine::Primary(primary)) => match is_on(argument) {
                 Ok(on) if name == "merge" => {
                     primary.step(now, PrimaryEvent::Merge(on), &mut self.actions);
+                    Ok(())
+                }
+                Ok(on) if name == "durable" => {
+                    self.config.settings.durable = on;
+                    primary.step(now, PrimaryEvent::Durable(on), &mut self.actions);
                     Ok(())
                 }
                 Ok(on) => {
@@ -407,7 +413,7 @@ impl Process {
                 Ok(())
             }
             (
-                "mode" | "window" | "answer-within" | "merge" | "merge-above" | "compress" | "await-full" | "hold" | "record" | "recorded" | "record-end" | "force" | "resync" | "break" | "rejoin" | "reclaim" | "verify" | "verify-stop"
+                "mode" | "window" | "answer-within" | "merge" | "merge-above" | "compress" | "durable" | "await-full" | "hold" | "record" | "recorded" | "record-end" | "force" | "resync" | "break" | "rejoin" | "reclaim" | "verify" | "verify-stop"
                 | "verify-resync" | "copy-rate",
                 machine,
             ) => {
@@ -415,7 +421,7 @@ impl Process {
                 Err(format!("{name}: not possible while this end is {role}"))
             }
             _ => Err(format!(
-                "unknown command {name}; one of status, events N, mode MODE, window BYTES|SECONDSs, answer-within MICROSECONDS [BYTES], merge on|off, merge-above BYTES, compress on|off, await-full MILLISECONDS, hold MILLISECONDS, record, recorded, record-end, break, resync, \
+                "unknown command {name}; one of status, events N, mode MODE, window BYTES|SECONDSs, answer-within MICROSECONDS [BYTES], merge on|off, merge-above BYTES, compress on|off, durable on|off, await-full MILLISECONDS, hold MILLISECONDS, record, recorded, record-end, break, resync, \
                  copy-rate BYTES, verify [BYTES], verify-stop, verify-resync, rejoin, reclaim, force, \
                  allow NETWORK, serve ADDRESS, unserve, peer ADDRESS, stop"
             )),

@@ -51,7 +51,7 @@ An NBD ADDRESS that other hosts can reach needs one of the two. Files are PEM.
 --io: what reads and writes the image; auto is io_uring where it is allowed, else threads.
 SETTING: hold, timeout, heartbeat, barrier, retry (seconds), window, copy-window, copy-chunk,
 buffers, log, merge-above (bytes), copy-rate (bytes a second of a resync), semi-window (bytes, or
-seconds as in 5s), compress (on or off).";
+seconds as in 5s), compress, durable (on or off).";
 
 /// A redo log has room for the largest write in each half.
 const LOG_MIN: u64 = 80 << 20;
@@ -152,6 +152,9 @@ fn settings(arguments: &mut Arguments) -> Result<(Settings, usize), String> {
     }
     if let Some(text) = arguments.take("compress") {
         settings.compress = words::is_on(&text)?;
+    }
+    if let Some(text) = arguments.take("durable") {
+        settings.durable = words::is_on(&text)?;
     }
     if let Some(bytes) = arguments.number("log")? {
         settings.log = (bytes as u64).max(LOG_MIN);

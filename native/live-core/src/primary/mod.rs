@@ -75,6 +75,8 @@ pub enum Event {
     MergeAbove(u64),
     /// `Settings.compress`.
     Compress(bool),
+    /// `Settings.durable`.
+    Durable(bool),
     /// How long a write may wait in `semi-sync` before the part of the window that is in force
     /// grows (0: it does not), and that part (None: as it is).
     Adapt {
@@ -375,6 +377,7 @@ impl Primary {
             Event::Merge(merge) => self.settings.merge = merge,
             Event::MergeAbove(bytes) => self.settings.merge_above = bytes,
             Event::Compress(compress) => self.settings.compress = compress,
+            Event::Durable(durable) => self.settings.durable = durable,
             Event::Adapt { within, limit } => self.adapt(within, limit, out),
             Event::Resync => {
                 self.resync_wanted = true;

@@ -54,10 +54,12 @@ pub struct Status {
     /// Bytes a second of a resync; 0: no limit.
     pub copy_rate: u64,
     pub lag: Lag,
-    /// `Settings.merge`, `Settings.merge_above`, `Settings.compress`.
+    /// `Settings.merge`, `Settings.merge_above`, `Settings.compress`,
+    /// `Settings.durable`.
     pub merge: bool,
     pub merge_above: u64,
     pub compress: bool,
+    pub durable: bool,
     pub is_recording: bool,
 }
 
@@ -97,6 +99,7 @@ impl Primary {
             merge: self.settings.merge,
             merge_above: self.settings.merge_above,
             compress: self.settings.compress,
+            durable: self.settings.durable,
             is_recording: self.is_recording(),
             oldest: arrived
                 .min()

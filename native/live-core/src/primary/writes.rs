@@ -310,6 +310,7 @@ impl Primary {
         let Some(issued) = self.issued.get(&number) else {
             return;
         };
+        let is_durable = self.settings.durable && self.is_gated();
         let is_answered = (issued.local || early) && !issued.replied && self.may_answer(issued);
         let Some(issued) = self.issued.get_mut(&number) else {
             return;
@@ -321,7 +322,7 @@ impl Primary {
             self.latencies.mirrored.add(self.now, took);
             let beyond = took.saturating_sub(issued.took);
             self.latencies.waits.add(self.now, beyond);
-            if issued.fua && issued.failure.is_none() {
+            if (issued.fua || is_durable) && issued.failure.is_none() {
                 self.flushes.push(issued.request);
             } else {
                 out.push(Action::Reply {

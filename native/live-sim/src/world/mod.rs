@@ -50,6 +50,7 @@ pub fn settings() -> Settings {
         merge_above: u64::MAX,
         unit: 3 << 10,
         compress: false,
+        durable: false,
     }
 }
 

@@ -11,7 +11,9 @@ use mirrord_live_core::redo::Slot;
 use mirrord_live_core::replica;
 use mirrord_live_core::setup;
 use mirrord_live_core::types::{Failure, Mode, Phase, Role};
+use mirrord_live_sim::disk::Loss;
 use mirrord_live_sim::plan::geometry;
+use mirrord_live_sim::rng::Rng;
 
 use pair::{Input, Pair};
 
@@ -53,6 +55,25 @@ fn in_sync_the_window_counts_no_more() {
     assert_eq!(pair.primary.state(), State::Alone);
     assert_eq!((pair.reply(1), pair.reply(2)), (Some(Ok(())), Some(Ok(()))));
     assert!(!setup::read_record(&pair.disks[0]).unwrap().bounded);
+}
+
+#[test]
+fn a_durable_acknowledgement_survives_a_power_cut_of_both_ends() {
+    for is_durable in [false, true] {
+        let mut pair = Pair::in_semi_sync();
+        pair.set_mode(Mode::Sync);
+        pair.pass(3000);
+        assert_eq!(pair.primary.state(), State::InSync);
+        pair.ask(primary::Event::Durable(is_durable));
+        pair.write(7);
+        assert_eq!(pair.reply(7), Some(Ok(())));
+        for disk in &mut pair.disks {
+            disk.cut_power(&mut Rng::new(1), Loss::All);
+            let mut sector = [0; 512];
+            disk.read(File::Image, 7 * 512, &mut sector).unwrap();
+            assert_eq!(sector[0] == 7, is_durable);
+        }
+    }
 }
 
 #[test]
