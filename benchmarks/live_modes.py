@@ -13,6 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,8 @@ from benchmarks.harness import Row, folder, median, need, run
 from benchmarks.live import build
 from mirrord.system import native
 from tests.live.command import Mirror
-from tests.live.lab import free_port
+from tests.live.lab import Client, free_port, wait_until
+from tests.live.lab import Pair as Ends
 
 SIZE = 256 << 20
 GBIT = 125_000_000
@@ -163,7 +165,7 @@ def measure() -> list[Row]:
     need("fio", "fio")
     rows: list[Row] = []
     with folder() as inside, in_memory(inside) as memory:
-        for part in (_redo, _depths, _headline, _burst, _overload, _square_wave):
+        for part in (_redo, _answers, _depths, _headline, _burst, _overload, _square_wave):
             rows += part(memory / part.__name__)
     return rows
 
@@ -196,6 +198,36 @@ def _redo(inside: Path) -> list[Row]:
     sync, semi = (median([each.iops for each in found[name]]) for name in found)
     note = f"{semi:.0f} to {sync:.0f} IOPS; {least or 0} operations left in the redo log"
     return [Row("qd16: semi-sync to sync", semi / sync, "x", ">=", 0.7, note=note)]
+
+
+def _answers(inside: Path) -> list[Row]:
+    """One write after the other, a millisecond apart, in turns to a mirror in semi-sync and to one
+    without its secondary: what else the machine does meets both alike.
+    """
+    ends = {"semi-sync": "semi-sync", "async": "out-of-sync"}
+    for mode in ends:
+        (inside / mode).mkdir(parents=True)
+    program = Path(native.live_program())
+    pairs = {mode: Ends(program, inside / mode) for mode in ends}
+    took: dict[str, list[float]] = {mode: [] for mode in ends}
+    with contextlib.ExitStack() as stack:
+        for mode, pair in pairs.items():
+            stack.callback(pair.stop)
+            pair.start()
+            pair.primary.ask(f"window {SIZE}")
+            pair.primary.ask(f"mode {mode}")
+            wait_until(partial(pair.primary.is_state, ends[mode]), mode)
+        pairs["async"].secondary.kill()
+        clients = {mode: stack.enter_context(Client(pairs[mode].primary)) for mode in ends}
+        for number in range(8000):
+            for mode, client in clients.items():
+                began_s = time.perf_counter()
+                assert client.write(number * 7919 % 1000 * 8192, bytes(8192)) == 0
+                took[mode].append((time.perf_counter() - began_s) * 1e6)
+                time.sleep(0.001)
+    semi, alone = median(took["semi-sync"]), median(took["async"])
+    note = f"{semi:.0f} and {alone:.0f} us"
+    return [Row("semi-sync: latency to that without it", semi / alone, "x", "<=", 1.2, note=note)]
 
 
 def _depths(inside: Path) -> list[Row]:

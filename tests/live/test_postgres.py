@@ -119,14 +119,8 @@ class Database:
 
     def check(self) -> None:
         """Every table and index is sound (pg_amcheck)."""
-        words: list[str | Path] = [
-            "-h",
-            self.socket,
-            "--install-missing",
-            "--heapallindexed",
-            "postgres",
-        ]
-        said = _run(*self._command("pg_amcheck", *words))
+        where: tuple[str | Path, ...] = ("-h", self.socket, "postgres")
+        said = _run(*self._command("pg_amcheck", "--install-missing", "--heapallindexed", *where))
         assert said == "", said
 
     def ask(self, query: str) -> str:

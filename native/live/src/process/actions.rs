@@ -29,6 +29,20 @@ impl Process {
         self.executor.submit();
     }
 
+    /// Sends what is left: the answers first, as what the other end is sent costs more time. While
+    /// clients are held back they get none.
+    pub(super) fn flush_all(&mut self) {
+        for is_client in [true, false] {
+            if is_client && self.hold.is_some() {
+                continue;
+            }
+            let conns = self.conns.values_mut();
+            for conn in conns.filter(|conn| matches!(conn, Conn::Client(_)) == is_client) {
+                conn.stream().flush();
+            }
+        }
+    }
+
     /// The kernel says only once that a sync of the image failed. What is about to be started again
     /// from the files does not listen any more: the next sync has to fail.
     fn keep_failure(&mut self, token: Token, outcome: &Outcome) {

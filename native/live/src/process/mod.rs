@@ -402,18 +402,7 @@ impl Process {
             replica.step(now, replica::Event::Turn, &mut self.actions);
             self.settle();
         }
-        // Who waits for an answer is first: a connection to the other end that takes what it is
-        // sent costs more time.
-        let is_held = self.hold.is_some();
-        for is_client in [true, false] {
-            if is_client && is_held {
-                continue;
-            }
-            let conns = self.conns.values_mut();
-            for conn in conns.filter(|conn| matches!(conn, Conn::Client(_)) == is_client) {
-                conn.stream().flush();
-            }
-        }
+        self.flush_all();
         let closed: Vec<usize> = self
             .conns
             .iter_mut()
