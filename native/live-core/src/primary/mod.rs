@@ -477,31 +477,4 @@ impl Primary {
             _ => true,
         }
     }
-
-    pub fn record(&self) -> &Record {
-        &self.record
-    }
-
-    pub fn state(&self) -> State {
-        self.state
-    }
-
-    /// The number of the last operation.
-    pub fn last_operation(&self) -> u64 {
-        self.osn
-    }
-
-    /// What this end answers to another one that connects.
-    pub fn hello(&self) -> Hello {
-        // Until the record on disk says that it is fenced, a restart makes it a primary again.
-        Hello {
-            role: self.saved_role,
-            ..Hello::of(&self.record, self.is_lost())
-        }
-    }
-
-    /// No request is under way, nor one that was answered and that an end does not have yet.
-    pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.issued.is_empty() && self.flushes.is_empty()
-    }
 }

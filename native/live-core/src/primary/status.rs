@@ -1,8 +1,10 @@
-//! What `status` shows.
+//! What is shown of a primary, and asked of it.
 
 use super::semi::Lag;
 use super::{Link, Primary, State};
+use crate::hello::Hello;
 use crate::latency::{Latency, Peak};
+use crate::record::Record;
 use crate::types::{Mode, Range, Time};
 
 /// How long writes took: until the local image had them, until they were answered, and from when
@@ -64,6 +66,33 @@ pub struct Status {
 }
 
 impl Primary {
+    pub fn record(&self) -> &Record {
+        &self.record
+    }
+
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// The number of the last operation.
+    pub fn last_operation(&self) -> u64 {
+        self.osn
+    }
+
+    /// What this end answers to another one that connects.
+    pub fn hello(&self) -> Hello {
+        // Until the record on disk says that it is fenced, a restart makes it a primary again.
+        Hello {
+            role: self.saved_role,
+            ..Hello::of(&self.record, self.is_lost())
+        }
+    }
+
+    /// No request is under way, nor one that was answered and that an end does not have yet.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.issued.is_empty() && self.flushes.is_empty()
+    }
+
     pub fn status(&self) -> Status {
         // A write that was answered may still be on its way to the other end.
         let unanswered = || self.issued.values().filter(|each| !each.replied);
