@@ -33,6 +33,7 @@ _WINDOW_S = 2
 _HOLD_DOWN_S = 10
 _SAMPLE_S = 0.05
 _ROUNDS = 3
+_LONG_S, _LONG_ROUNDS = 300, 6
 
 
 class Load(NamedTuple):
@@ -165,7 +166,18 @@ def measure() -> list[Row]:
     need("fio", "fio")
     rows: list[Row] = []
     with folder() as inside, in_memory(inside) as memory:
-        for part in (_redo, _answers, _depths, _headline, _burst, _overload, _square_wave):
+        parts = (
+            _redo,
+            _redo_for_long,
+            _answers,
+            _depths,
+            _headline,
+            _burst,
+            _overload,
+            _square_wave,
+            _evening,
+        )
+        for part in parts:
             rows += part(memory / part.__name__)
     return rows
 
@@ -198,6 +210,20 @@ def _redo(inside: Path) -> list[Row]:
     sync, semi = (median([each.iops for each in found[name]]) for name in found)
     note = f"{semi:.0f} to {sync:.0f} IOPS; {least or 0} operations left in the redo log"
     return [Row("qd16: semi-sync to sync", semi / sync, "x", ">=", 0.7, note=note)]
+
+
+def _redo_for_long(inside: Path) -> list[Row]:
+    """Whether the secondary applies its redo log as fast as it grows, for 5 minutes."""
+    left: list[int] = []
+    with _pair(inside, "--policy", "semi-sync") as pair:
+        pair.wait_for("semi-sync", 60)
+        rates = []
+        for _ in range(_LONG_ROUNDS):
+            rates.append(pair.fio(16, _LONG_S / _LONG_ROUNDS).iops)
+            left.append(pair.status("destination")["redo_operations"] or 0)
+    ratio = min(rates) / max(rates[:1])
+    note = f"{min(rates):.0f} to {rates[0]:.0f} IOPS; operations left in the log: {left}"
+    return [Row("qd16 for 5 min: slowest to first", ratio, "x", ">=", 0.7, note=note)]
 
 
 def _answers(inside: Path) -> list[Row]:
@@ -314,3 +340,23 @@ def _square_wave(inside: Path) -> list[Row]:
         states = pair.changes(began_s)
     note = ", ".join(states)
     return [Row("square wave: changes of the mode", len(states) - 1, "", "<=", 6, note=note)]
+
+
+def _evening(inside: Path) -> list[Row]:
+    """The paper's evening, a fifth of its rate and faster: a load that comes near the link's rate,
+    in requests of 24 KiB at random times, between two quiet times.
+    """
+    link, length = GBIT // 5, 24 << 10
+    loads = [0.3, *(share / 125 for share in (80, 115, 95, 115, 80)), 0.3, 0.3]
+    with _pair(inside, *_dynamic()) as pair:
+        pair.link.set(rate=link, round_trip_us=200)
+        began_s = time.monotonic()
+        for load in loads:
+            iops = round(load * link / length)
+            pair.fio(64, 12, f"--bs={length}", f"--rate_iops={iops}", "--rate_process=poisson")
+        states = pair.changes(began_s)
+    lag = max(each.lag_bytes for each in pair.samples)
+    note = f"{', '.join(states)}; lag at most {lag >> 10} KiB"
+    return [
+        Row("an evening of 80 to 115 of 125 MB/s: changes", len(states) - 1, "", "<=", 2, note=note)
+    ]
