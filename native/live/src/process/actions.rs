@@ -94,10 +94,10 @@ impl Process {
     pub(super) fn size_found(&mut self, size: Option<u64>) {
         self.is_looking = false;
         let had = self.size;
-        if size == Some(had) || size == self.odd_size {
+        if size == Some(had) || Some(size) == self.odd_size {
             return;
         }
-        self.odd_size = size;
+        self.odd_size = Some(size);
         if let Some(now) = size.filter(|size| *size > had) {
             self.log(format!(
                 "the image has grown to {now} bytes; the first {had} are served and mirrored; \

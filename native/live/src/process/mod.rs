@@ -120,8 +120,8 @@ pub struct Process {
     pub(crate) traffic: Traffic,
     /// What was wrong with the last connection that failed.
     complaint: String,
-    /// The size of the image that was last reported as another than it had.
-    odd_size: Option<u64>,
+    /// The size of the image that was last reported as another than it had; Some(None): it is gone.
+    odd_size: Option<Option<u64>>,
     /// The bytes of the image when it was opened.
     size: u64,
     /// The size is being asked for.
