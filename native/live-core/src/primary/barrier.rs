@@ -11,9 +11,26 @@ use crate::frame::{Class, Frame};
 use crate::io::{Action, File, Outcome, Token};
 use crate::types::{Failure, RequestId, Time};
 
+/// Who waits for a barrier: a client's FLUSH, or a write that is answered with it.
+pub(super) struct Waiter {
+    pub request: RequestId,
+    pub write: Option<Delayed>,
+}
+
+/// A write of which the answer alone is missing.
+#[derive(Clone, Copy)]
+pub(super) struct Delayed {
+    pub number: u64,
+    pub arrived: Time,
+    /// How long the local image took.
+    pub took: Time,
+    /// It waits because of `Settings.durable`: out of sync it would not.
+    pub is_for_mirror: bool,
+}
+
 pub(super) struct Barrier {
     pub number: u64,
-    pub flushes: Vec<RequestId>,
+    pub flushes: Vec<Waiter>,
     /// The local sync is done.
     pub local: bool,
     /// The operation that the other end has to report as durable.
@@ -27,6 +44,10 @@ impl Primary {
     pub(super) fn submit_flush(&mut self, request: RequestId, out: &mut Vec<Action>) {
         self.counts.flushes += 1;
         self.end_unit();
+        let waiter = Waiter {
+            request,
+            write: None,
+        };
         match self.state {
             State::Fenced => {}
             State::Failed | State::Holding { failing: true, .. } => out.push(Action::Reply {
@@ -39,9 +60,9 @@ impl Primary {
             }),
             _ => match &mut self.barrier {
                 Some(barrier) if self.fault == Some(Fault::FlushJoinsRunningSync) => {
-                    barrier.flushes.push(request);
+                    barrier.flushes.push(waiter);
                 }
-                _ => self.flushes.push(request),
+                _ => self.flushes.push(waiter),
             },
         }
     }
@@ -123,16 +144,20 @@ impl Primary {
         if !barrier.local {
             return;
         }
-        if barrier.remote.is_none() || !barrier.gated {
-            for request in barrier.flushes.drain(..) {
+        let (number, is_done) = (barrier.number, barrier.remote.is_none());
+        if is_done || !barrier.gated {
+            for each in std::mem::take(&mut barrier.flushes) {
+                if let Some(write) = each.write {
+                    self.answered(write);
+                }
                 out.push(Action::Reply {
-                    request,
+                    request: each.request,
                     result: Ok(()),
                 });
             }
         }
-        if barrier.remote.is_none() {
-            self.barriers_done = barrier.number;
+        if is_done {
+            self.barriers_done = number;
             self.barrier = None;
             self.tracker.finish_barrier();
             self.progress += 1;

@@ -264,9 +264,19 @@ impl Primary {
         }
         self.arrived(written, out);
         self.peer_durable(durable, out);
+        self.note_progress(frame.offset);
         if frame.length != 0 {
             let failure = Failure::from_code(frame.length).unwrap_or(Failure::Io);
             self.refused(&format!("the replica failed: {failure:?}"), out);
+        }
+    }
+
+    /// It may take long until the other end has all of a unit, and journals it.
+    fn note_progress(&mut self, received: u64) {
+        let is_unit = self.sent.front().is_some_and(|sent| sent.is_formed);
+        if is_unit && received > self.received && received <= self.transmitted {
+            self.received = received;
+            self.last_arrived = self.now;
         }
     }
 

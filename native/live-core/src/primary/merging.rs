@@ -67,11 +67,12 @@ impl Primary {
         while at < self.sent.len() {
             let above = self.settings.merge_above;
             let is_more = self.is_merging() && self.flying + self.held > above;
+            let mut end = at + 1;
             if is_more && !self.sent[at].is_formed {
                 if self.flying > 0 && self.flying + self.unit() > above {
                     return;
                 }
-                self.form(at);
+                end = self.form(at);
             }
             loop {
                 let frame = self.sent[at].frame.clone();
@@ -84,7 +85,7 @@ impl Primary {
                 at += 1;
                 let is_last = frame.flags & MORE == 0;
                 out.push(Action::Send(frame));
-                if is_last {
+                if is_last && at >= end {
                     break;
                 }
             }
@@ -113,8 +114,9 @@ impl Primary {
     }
 
     /// Makes a unit of what waits from `first` on, as far as it is not larger than a unit, if
-    /// anything in it is replaced.
-    fn form(&mut self, first: usize) {
+    /// anything in it is replaced. Returns where what is to be sent now ends: it is not searched
+    /// again.
+    fn form(&mut self, first: usize) -> usize {
         let is_ignored = self.is_faulty(Fault::MergeAcrossBarrier);
         // The operations that are sent, by the range that they write.
         let mut kept: BTreeMap<(u64, u64), usize> = BTreeMap::new();
@@ -153,7 +155,7 @@ impl Primary {
             }
         }
         if replaced.is_empty() {
-            return;
+            return end.max(first + 1);
         }
         for at in replaced {
             let frame = &mut self.sent[at].frame;
@@ -170,5 +172,6 @@ impl Primary {
                 sent.frame.flags |= MORE;
             }
         }
+        end
     }
 }

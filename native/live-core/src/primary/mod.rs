@@ -25,7 +25,7 @@ use crate::tracker::Tracker;
 use crate::types::{
     BootId, Geometry, Mode, Payload, Range, RequestId, Role, Settings, Time, Window,
 };
-use barrier::Barrier;
+use barrier::{Barrier, Waiter};
 use recording::Recording;
 pub use recording::{MAGIC, RECORD};
 pub use semi::Lag;
@@ -187,6 +187,8 @@ pub struct Primary {
     last_ping: Time,
     /// When the other end last acknowledged an operation.
     last_arrived: Time,
+    /// The last operation that it said to have received.
+    received: u64,
     /// Since when nothing is answered if the record says `bounded` and this is not semi-sync.
     withheld: Time,
     /// When the other end was last heard in a session that is over.
@@ -233,7 +235,7 @@ pub struct Primary {
     limit: Option<u64>,
     /// What it gets smaller to.
     lowest: u64,
-    flushes: Vec<RequestId>,
+    flushes: Vec<Waiter>,
     barrier: Option<Barrier>,
     barrier_wanted: bool,
     barriers_started: u64,
@@ -289,6 +291,7 @@ impl Primary {
             last_heard: 0,
             last_ping: 0,
             last_arrived: 0,
+            received: 0,
             withheld: 0,
             session_ended: 0,
             asked: 0,

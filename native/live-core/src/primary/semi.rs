@@ -242,6 +242,7 @@ impl Primary {
         self.rewind();
         self.peer_durable(last, out);
         self.last_arrived = self.now;
+        self.received = last;
         self.transmit(out);
     }
 

@@ -21,7 +21,8 @@ impl Primary {
         self.record_changed = true;
         self.hang_up("the primary's disk failed", out);
         let requests = self.waiting.drain(..).map(|each| each.request);
-        let mut failed: Vec<RequestId> = requests.chain(self.flushes.drain(..)).collect();
+        let flushes = self.flushes.drain(..).map(|each| each.request);
+        let mut failed: Vec<RequestId> = requests.chain(flushes).collect();
         for issued in self.issued.values_mut().filter(|each| !each.replied) {
             issued.replied = true;
             failed.push(issued.request);
@@ -30,7 +31,8 @@ impl Primary {
             self.barrier
                 .take()
                 .into_iter()
-                .flat_map(|each| each.flushes),
+                .flat_map(|each| each.flushes)
+                .map(|each| each.request),
         );
         for request in failed {
             out.push(Action::Reply {

@@ -97,12 +97,22 @@ impl Primary {
         // A write that was answered may still be on its way to the other end.
         let unanswered = || self.issued.values().filter(|each| !each.replied);
         let waiting = self.waiting.iter().map(|each| each.arrived);
+        let flushes = || {
+            let begun = self.barrier.iter().flat_map(|each| &each.flushes);
+            self.flushes.iter().chain(begun)
+        };
+        let delayed = || {
+            let writes = flushes().filter_map(|each| each.write);
+            writes.filter(|each| each.is_for_mirror)
+        };
         let arrived = waiting.chain(unanswered().map(|each| each.arrived));
+        let arrived = arrived.chain(delayed().map(|each| each.arrived));
         let bytes = |range: &Range| u64::from(range.length);
-        let waits = unanswered().filter(|each| each.local).map(|each| {
-            let waited = self.now.saturating_sub(each.arrived);
-            waited.saturating_sub(each.took)
-        });
+        let beyond =
+            |arrived: Time, took: Time| self.now.saturating_sub(arrived).saturating_sub(took);
+        let local = unanswered().filter(|each| each.local);
+        let waits = local.map(|each| beyond(each.arrived, each.took));
+        let waits = waits.chain(delayed().map(|each| beyond(each.arrived, each.took)));
         Status {
             slowest: waits.max().unwrap_or(0).max(self.latencies.waits.get()),
             state: self.state,
@@ -116,7 +126,7 @@ impl Primary {
             reason: self.reason.clone(),
             dirty_bytes: self.tracker.dirty.count() * u64::from(self.geometry.block),
             tracked_extents: self.tracker.hot_count(),
-            outstanding_requests: self.waiting.len() + unanswered().count() + self.flushes.len(),
+            outstanding_requests: self.waiting.len() + unanswered().count() + flushes().count(),
             outstanding_bytes: self
                 .waiting
                 .iter()

@@ -1,5 +1,6 @@
 //! From a client's request to its answer: locks, tracking, local write and link, gate.
 
+use super::barrier::{Delayed, Waiter};
 use super::merging::cost;
 use super::recording::Kind;
 use super::{Primary, State};
@@ -310,20 +311,28 @@ impl Primary {
         let Some(issued) = self.issued.get(&number) else {
             return;
         };
-        let is_durable = self.settings.durable && self.is_gated();
+        let is_for_mirror = self.settings.durable && self.is_gated();
         let is_answered = (issued.local || early) && !issued.replied && self.may_answer(issued);
         let Some(issued) = self.issued.get_mut(&number) else {
             return;
         };
+        let write = Delayed {
+            number,
+            arrived: issued.arrived,
+            took: issued.took,
+            is_for_mirror,
+        };
+        let is_delayed = (issued.fua || is_for_mirror) && issued.failure.is_none();
+        let delayed = is_delayed.then_some(write);
         if is_answered {
             issued.replied = true;
             self.answered_bytes = self.answered_bytes.max(issued.end);
-            let took = self.now.saturating_sub(issued.arrived);
-            self.latencies.mirrored.add(self.now, took);
-            let beyond = took.saturating_sub(issued.took);
-            self.latencies.waits.add(self.now, beyond);
-            if (issued.fua || is_durable) && issued.failure.is_none() {
-                self.flushes.push(issued.request);
+            if let Some(write) = delayed {
+                let request = issued.request;
+                self.flushes.push(Waiter {
+                    request,
+                    write: Some(write),
+                });
             } else {
                 out.push(Action::Reply {
                     request: issued.request,
@@ -333,13 +342,32 @@ impl Primary {
         }
         let is_over = issued.peer || self.state == State::Semi;
         let is_over = is_over && issued.local && issued.replied;
-        if is_answered {
+        if is_answered && !(is_delayed && is_for_mirror) {
+            self.count_answer(&write);
+        }
+        if is_answered && !is_delayed {
             self.note_answered(number);
         }
         if is_over {
             self.issued.remove(&number);
             self.progress += 1;
         }
+    }
+
+    /// A write that waited for a barrier is answered. What a client asked for with FUA, it would wait
+    /// for without the other end, too: it does not count.
+    pub(super) fn answered(&mut self, write: Delayed) {
+        self.note_answered(write.number);
+        if write.is_for_mirror {
+            self.count_answer(&write);
+        }
+    }
+
+    fn count_answer(&mut self, write: &Delayed) {
+        let took = self.now.saturating_sub(write.arrived);
+        self.latencies.mirrored.add(self.now, took);
+        let beyond = took.saturating_sub(write.took);
+        self.latencies.waits.add(self.now, beyond);
     }
 
     /// The other end is not waited for any more, or has everything.
@@ -356,10 +384,11 @@ impl Primary {
     /// `strict-sync`, and the other end is gone: fails what is unanswered.
     pub(super) fn fail_outstanding(&mut self, out: &mut Vec<Action>) {
         self.note_refused();
-        let mut failed: Vec<RequestId> = self.flushes.drain(..).collect();
+        let mut waiting: Vec<Waiter> = self.flushes.drain(..).collect();
         if let Some(barrier) = &mut self.barrier {
-            failed.append(&mut barrier.flushes);
+            waiting.append(&mut barrier.flushes);
         }
+        let mut failed: Vec<RequestId> = waiting.iter().map(|each| each.request).collect();
         for issued in self.issued.values_mut().filter(|each| !each.replied) {
             issued.replied = true;
             failed.push(issued.request);

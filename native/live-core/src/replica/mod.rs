@@ -125,6 +125,7 @@ pub struct Replica {
     now: Time,
     wall: u64,
     last_heard: Time,
+    last_ack: Time,
     pub problem: String,
     pub applied_bytes: u64,
 }
@@ -213,6 +214,7 @@ impl Replica {
             now: 0,
             wall: 0,
             last_heard: 0,
+            last_ack: 0,
             problem: String::new(),
             applied_bytes: 0,
         };
@@ -253,6 +255,7 @@ impl Replica {
                 if self.connected && quiet > 2 * self.settings.timeout {
                     self.hang_up("the primary is silent", out);
                 }
+                self.show_life();
                 self.retry_redo(out);
                 self.note_sync(out);
             }
@@ -309,6 +312,14 @@ impl Replica {
             && self.undo.is_idle()
             && self.redo.is_quiet()
             && self.fetches.is_empty()
+    }
+
+    /// Where much is under way, what the primary asks for a sign of life comes after it.
+    fn show_life(&mut self) {
+        let is_time = self.now.saturating_sub(self.last_ack) >= self.settings.heartbeat;
+        if is_time && self.session && self.last_heard > self.last_ack {
+            self.ack_due = true;
+        }
     }
 
     /// Without the primary, the time until which both ends were in sync does not change any more.

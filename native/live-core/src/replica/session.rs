@@ -253,10 +253,12 @@ impl Replica {
             return;
         }
         self.ack_due = false;
+        self.last_ack = self.now;
         let mut frame = Frame::new(Class::Ack, 0);
         if self.session {
             frame.sequence = self.written;
             frame.released = self.durable;
+            frame.offset = self.expected - 1;
         }
         self.send(frame, out);
     }

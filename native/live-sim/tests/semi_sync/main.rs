@@ -12,7 +12,7 @@ use mirrord_live_core::replica;
 use mirrord_live_core::setup;
 use mirrord_live_core::types::{Failure, Mode, Phase, Role};
 use mirrord_live_sim::disk::Loss;
-use mirrord_live_sim::plan::geometry;
+use mirrord_live_sim::plan::{geometry, MILLISECOND};
 use mirrord_live_sim::rng::Rng;
 
 use pair::{Input, Pair};
@@ -74,6 +74,28 @@ fn a_durable_acknowledgement_survives_a_power_cut_of_both_ends() {
             assert_eq!(sector[0] == 7, is_durable);
         }
     }
+}
+
+#[test]
+fn a_durable_acknowledgement_counts_when_it_is_given() {
+    let mut pair = Pair::in_semi_sync();
+    pair.set_mode(Mode::Sync);
+    pair.pass(3000);
+    pair.ask(primary::Event::Durable(true));
+    let before = pair.primary.latencies.mirrored.clone();
+    let began = pair.now;
+    pair.is_slow = true;
+    pair.write(7);
+    while pair.reply(7).is_none() {
+        let status = pair.primary.status();
+        assert_eq!(status.oldest, pair.now - began);
+        assert!(status.outstanding_requests > 0);
+        pair.pass(20);
+    }
+    let after = &pair.primary.latencies.mirrored;
+    assert_eq!(after.count, before.count + 1);
+    assert!(after.total - before.total >= 200 * MILLISECOND);
+    assert_eq!(after.total - before.total, pair.now - began);
 }
 
 #[test]

@@ -1,10 +1,14 @@
 //! Writes that are merged.
 
 use crate::pair::{Input, Pair};
+use crate::HOLD;
 use mirrord_live_core::frame::{Class, Frame, MORE};
 use mirrord_live_core::io::File;
 use mirrord_live_core::primary::{self, State};
 use mirrord_live_core::replica;
+use mirrord_live_core::types::Range;
+use mirrord_live_sim::world::settings;
+use std::time::Instant;
 
 impl Pair {
     /// Three writes of one sector, of which the link takes the first at once.
@@ -87,4 +91,47 @@ fn a_unit_that_no_log_can_hold_is_refused() {
     }
     pair.run();
     assert!(pair.disconnects > before);
+}
+
+#[test]
+fn a_unit_that_takes_longer_than_hold_arrives() {
+    let mut pair = Pair::in_semi_sync();
+    let before = pair.disconnects;
+    pair.ask(primary::Event::MergeAbove(0));
+    pair.is_slow = true;
+    for number in 0..15 {
+        pair.write(1 + 40 * number);
+    }
+    while pair.primary.counts.merged_writes == 0 {
+        pair.pass(20);
+    }
+    assert!(200 * (pair.primary.counts.merged_writes + 1) > HOLD);
+    pair.pass(2 * HOLD);
+    assert_eq!(pair.primary.status().lag.buffered, 0);
+    assert_eq!(pair.disconnects, before);
+}
+
+#[test]
+fn what_waits_is_searched_once() {
+    let bytes = 1 << 20;
+    let mut settings = settings();
+    (settings.merge_above, settings.unit, settings.semi.bytes) = (bytes, bytes, bytes);
+    let mut pair = Pair::in_semi_sync_with(settings);
+    pair.cut();
+    // Without data: 8,192 of them are a unit, and none replaces another.
+    let began = Instant::now();
+    for request in 0..30_000 {
+        pair.ask(primary::Event::Zero {
+            request,
+            range: Range::new(request, 1),
+            punch: false,
+            fua: false,
+        });
+    }
+    let asked = began.elapsed();
+    pair.is_linked = true;
+    pair.pass(100);
+    assert!(pair.sent.len() > 8192);
+    // A minute, if each of them was compared with all that follow.
+    assert!(began.elapsed() < 5 * asked);
 }

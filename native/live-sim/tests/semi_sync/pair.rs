@@ -6,7 +6,7 @@ use mirrord_live_core::primary::{self, Primary, State};
 use mirrord_live_core::record::Record;
 use mirrord_live_core::replica::{self, Replica};
 use mirrord_live_core::setup;
-use mirrord_live_core::types::{Failure, Mode, Phase, Range, Role, Time};
+use mirrord_live_core::types::{Failure, Mode, Phase, Range, Role, Settings, Time};
 use mirrord_live_sim::disk::Disk;
 use mirrord_live_sim::plan::{geometry, MILLISECOND};
 use mirrord_live_sim::world::settings;
@@ -21,11 +21,13 @@ pub enum Input {
 pub struct Pair {
     pub primary: Primary,
     pub replica: Replica,
+    /// The primary's.
+    pub settings: Settings,
     pub disks: [Disk; 2],
     pub now: Time,
     pub inputs: VecDeque<Input>,
     pub is_linked: bool,
-    /// Operations wait, and are delivered one every 200 ms.
+    /// Operations wait, and are delivered one every 200 ms, with the heartbeats behind it.
     pub is_slow: bool,
     pub underway: VecDeque<replica::Event>,
     /// The replica's image takes no writes.
@@ -43,9 +45,9 @@ pub struct Pair {
     pub sent: Vec<(u64, Class)>,
 }
 
-fn open_primary(disk: &Disk, out: &mut Vec<Action>) -> Primary {
+fn open_primary(disk: &Disk, settings: &Settings, out: &mut Vec<Action>) -> Primary {
     let record = setup::read_record(disk).unwrap();
-    Primary::open(record, [1; 16], settings(), disk, None, out).unwrap()
+    Primary::open(record, [1; 16], settings.clone(), disk, None, out).unwrap()
 }
 
 fn open_replica(disk: &Disk, out: &mut Vec<Action>) -> Replica {
@@ -55,6 +57,10 @@ fn open_replica(disk: &Disk, out: &mut Vec<Action>) -> Replica {
 
 impl Pair {
     pub fn in_semi_sync() -> Pair {
+        Pair::in_semi_sync_with(settings())
+    }
+
+    pub fn in_semi_sync_with(settings: Settings) -> Pair {
         let disks = [Role::Primary, Role::Secondary].map(|role| {
             let mut disk = Disk::default();
             let mut record = Record::new([7; 16], geometry(), role, [1; 16]);
@@ -68,8 +74,9 @@ impl Pair {
         });
         let (mut first, mut second) = (Vec::new(), Vec::new());
         let mut pair = Pair {
-            primary: open_primary(&disks[0], &mut first),
+            primary: open_primary(&disks[0], &settings, &mut first),
             replica: open_replica(&disks[1], &mut second),
+            settings,
             disks,
             now: 0,
             inputs: VecDeque::new(),
@@ -153,12 +160,14 @@ impl Pair {
                     self.done(node, token, Outcome::Done);
                 }
                 Action::Send(frame) if self.is_linked && node == 0 => {
-                    let is_operation = frame.class.is_operation();
+                    let class = frame.class;
+                    let is_operation = class.is_operation();
                     if is_operation {
                         self.sent.push((frame.sequence, frame.class));
                     }
                     let event = replica::Event::Frame(frame);
-                    if self.is_slow && is_operation {
+                    let is_behind = class == Class::Ping && !self.underway.is_empty();
+                    if self.is_slow && (is_operation || is_behind) {
                         self.underway.push_back(event);
                     } else {
                         self.inputs.push_back(Input::Replica(event));
@@ -226,6 +235,13 @@ impl Pair {
             if self.now % (200 * MILLISECOND) == 0 || !self.is_slow {
                 let next = self.underway.pop_front();
                 self.inputs.extend(next.map(Input::Replica));
+                while let Some(replica::Event::Frame(frame)) = self.underway.front() {
+                    if frame.class != Class::Ping {
+                        break;
+                    }
+                    let ping = self.underway.pop_front();
+                    self.inputs.extend(ping.map(Input::Replica));
+                }
             }
             let wall = 0;
             self.inputs
@@ -274,7 +290,7 @@ impl Pair {
         let mut out = Vec::new();
         self.disconnected();
         self.run();
-        self.primary = open_primary(&self.disks[0], &mut out);
+        self.primary = open_primary(&self.disks[0], &self.settings, &mut out);
         self.execute(0, out);
         self.run();
     }
