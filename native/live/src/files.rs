@@ -6,6 +6,8 @@ use mirrord_live_core::setup;
 use mirrord_live_core::types::{BootId, Failure, Range};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -37,11 +39,17 @@ pub fn size_of(file: &File) -> io::Result<u64> {
     file.seek(SeekFrom::End(0))
 }
 
+/// The kernel knows no name of it any more. Some FUSE file systems count no links of any file.
+fn is_nameless(file: &File) -> io::Result<bool> {
+    let name = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    Ok(name.as_os_str().as_bytes().ends_with(b" (deleted)"))
+}
+
 /// The same of an image in use: an error also if it was deleted, as what is written to it then is
 /// gone when this process ends.
 pub fn size_in_use(image: &File) -> io::Result<u64> {
     let facts = image.metadata()?;
-    if facts.is_file() && facts.nlink() == 0 {
+    if facts.is_file() && facts.nlink() == 0 && is_nameless(image)? {
         return Err(io::ErrorKind::NotFound.into());
     }
     size_of(image)
