@@ -225,6 +225,20 @@ def test_a_deleted_image_is_not_served_any_more(pair: Pair, is_replaced: bool) -
     assert pair.secondary.bytes()[:4096] == stamp(0, 1)
 
 
+def test_clients_are_held_back_only_where_they_are_served(pair: Pair) -> None:
+    """What holds them back is told when this end serves no more."""
+    pair.start()
+    with socket.socket(socket.AF_UNIX) as control:
+        control.settimeout(20)
+        control.connect(str(pair.primary.control))
+        control.sendall(b"hold 60000\n")
+        assert b"true" in control.recv(100)
+        os.truncate(pair.primary.image, 4 * MIB)
+        assert control.recv(100) == b""
+    assert pair.primary.is_state("failed")
+    assert "no client is served" in pair.primary.ask("hold 60000")["error"]
+
+
 def test_a_truncated_replica_stops(pair: Pair) -> None:
     pair.start()
     os.truncate(pair.secondary.image, 4 * MIB)

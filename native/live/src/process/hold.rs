@@ -1,6 +1,7 @@
 //! Holds clients back for the moment of a snapshot: meanwhile no request is begun, and no answer
 //! leaves, so that no write is acknowledged. A hold ends with its connection, and at its time
-//! limit closes it: whoever holds back dies or hangs, clients continue.
+//! limit closes it: whoever holds back dies or hangs, clients continue. It also does so when this
+//! end ceases to serve: its image may change then without a client.
 
 use super::*;
 
@@ -14,6 +15,9 @@ impl Process {
         let limit = argument.parse().ok().map(Duration::from_millis);
         let limit = limit.filter(|limit| !limit.is_zero() && *limit <= LONGEST);
         let limit = limit.ok_or(format!("{argument}: not 1 to {} ms", LONGEST.as_millis()))?;
+        if !self.is_serving() {
+            return Err("no client is served at present: 'status' has the reason".into());
+        }
         if self.hold.is_some() {
             return Err("clients are held back already".into());
         }
@@ -27,13 +31,26 @@ impl Process {
         })
     }
 
+    /// Clients read what is the mirror's.
+    fn is_serving(&self) -> bool {
+        matches!(&self.machine, Machine::Primary(primary) if primary.is_readable())
+    }
+
     /// Ends a hold whose time is over. Its connection is closed before anything is answered: one
     /// that is still open was not over.
     pub(super) fn end_hold(&mut self) {
-        if let Some((key, _)) = self.hold.filter(|(_, until)| *until <= Instant::now()) {
-            self.forget(key);
-            self.log("clients were held back until the time limit: nobody ended that".into());
-        }
+        let Some((key, until)) = self.hold else {
+            return;
+        };
+        let line = if !self.is_serving() {
+            "clients are held back no longer: this end ceased to serve"
+        } else if until <= Instant::now() {
+            "clients were held back until the time limit: nobody ended that"
+        } else {
+            return;
+        };
+        self.forget(key);
+        self.log(line.into());
     }
 
     /// A connection is closed; clients continue if it held them back.
