@@ -79,6 +79,16 @@ def not_empty(where: str, found: str) -> MirrordError:
     )
 
 
+def view_replaced(view: str) -> MirrordError:
+    """Something was put in the place of the destination's view."""
+    return Refused(
+        "something else is in the place of the destination's view",
+        where=view,
+        why="it is not a view that mirrord made, and is not overwritten",
+        hint=f"Rename it (mv {view} {view}.old) and run the same command again.",
+    )
+
+
 def nothing_shown(where: str) -> MirrordError:
     """There is no complete update yet."""
     return Refused(

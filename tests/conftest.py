@@ -73,8 +73,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if suite == "contract":
         away = (*MACHINE_SETS, "lab_remote")
         labs = [name for name in LABS if not (inside and name.startswith(away))]
-        if metafunc.module.__name__.rpartition(".")[2] not in NESTED_SUITES:
-            labs = [name for name in labs if name != "lab_nested"]
+        own = "user_snapshots" in metafunc.function.__name__
+        if own or metafunc.module.__name__.rpartition(".")[2] not in NESTED_SUITES:
+            labs = [name for name in labs if not name.endswith("_nested")]
         if metafunc.definition.get_closest_marker("one_volume") is not None:
             labs = [name for name in labs if name not in SET_LABS]
     else:

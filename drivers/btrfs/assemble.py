@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from mirrord.core.errors import Damaged
+from mirrord.core.errors import Damaged, Diverged
 from mirrord.core.text import escaped
 from mirrord.drivers.btrfs import layout, nested, store, subvolume
 from mirrord.drivers.btrfs.layout import Layout
@@ -44,12 +44,31 @@ def show(place: Layout, one: SnapshotEntry, where: str) -> None:
 
 def make(place: Layout, one: SnapshotEntry, path: Path, where: str) -> None:
     """Make `path` a writable copy of a snapshot with all of its members."""
-    members = nested.entries(place, one, where)
+    sources = _sources(place, one, where)
     subvolume.snapshot("BTRFS:NESTED:ASSEMBLE", one.path, path, read_only=False)
-    for inner, (_member, entry) in members.items():
-        if inner:
-            _put(path, inner, entry.path, where)
+    for inner, source in sources.items():
+        _put(path, inner, source, where)
     files.sync_filesystem("BTRFS:NESTED:SYNC", path)
+
+
+def _sources(place: Layout, one: SnapshotEntry, where: str) -> dict[str, Path]:
+    """What is copied into each place of a nested subvolume, parents first. Where the list or a
+    member is lost, that is what the assembled tree has there.
+    """
+    try:
+        return {
+            inner: entry.path
+            for inner, (_member, entry) in nested.entries(place, one, where).items()
+            if inner
+        }
+    except (Damaged, Diverged):
+        tree = shown_path(one)
+        if tree is None:
+            raise
+        shown = dict(subvolume.below_with_info(tree))
+        if not all(info.read_only for info in (subvolume.info(tree), *shown.values())):
+            raise
+        return {inner: tree / inner for inner in sorted(shown, key=lambda path: path.split("/"))}
 
 
 def _put(root: Path, inner: str, snapshot: Path, where: str) -> None:

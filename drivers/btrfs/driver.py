@@ -374,7 +374,7 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
         if start is None and standing.role(place)[0] is not Role.MIRROR:
             raise refusals.not_a_mirror(str(self))
         if os.path.lexists(place.view) and place.shown_wrapper() is None:
-            raise refusals.not_empty(str(place.view), "it is not a mirrord view")
+            raise refusals.view_replaced(str(place.view))
         reserve.use(place, lambda: failover.promote(place, start, str(self), self._copy))
 
     def _copy(self, start: SnapshotEntry, path: Path) -> None:

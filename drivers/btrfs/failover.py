@@ -79,6 +79,14 @@ def to_promote(place: Layout, guid: str | None, where: str) -> SnapshotEntry | N
         return one
     kept = [one for one in store.kept(place) if one.snapshot.kind is SnapshotKind.REFERENCE]
     shown = store.shown(place)
+    if shown is not None and store.is_tree(place.snapshots / shown.path.name) != place.nested:
+        raise Refused(
+            "the destination is of a mirror "
+            + ("without nested subvolumes" if place.nested else "with nested subvolumes"),
+            where=where,
+            why=f"it shows {shown.path.name}",
+            hint="Restore the previous value of 'nested' in the definition.",
+        )
     intact = [one for one in kept if one.snapshot.intact]
     if shown is not None and _usable(shown):
         return shown

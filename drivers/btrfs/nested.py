@@ -100,9 +100,22 @@ def manifest_of(one: SnapshotEntry) -> Manifest:
             "the list of the members of a snapshot is damaged",
             where=str(path),
             why=str(error),
-            hint="The snapshot cannot be used; the next update needs another base.",
+            hint="The snapshot cannot be used. 'mirrord snapshots' lists the others.",
         ) from error
     return found
+
+
+def references(place: Layout) -> list[SnapshotEntry]:
+    """The snapshots with a list of members."""
+    return [one for one in store.kept(place) if one.snapshot.kind is SnapshotKind.REFERENCE]
+
+
+def legible_members(one: SnapshotEntry) -> tuple[Member, ...]:
+    """Its members; () when the list is damaged."""
+    try:
+        return manifest_of(one).members
+    except Damaged:
+        return ()
 
 
 def write(op: str, wrapper: Path, manifest: Manifest) -> None:
@@ -145,7 +158,7 @@ def take(place: Layout, name: str, listed: str, where: str) -> Snapshot:
         reserve.keep(place)
         failover.sweep(place)
         for number in range(_TRIES):
-            sweep(place)
+            sweep(place, name)
             if _take(place, name, where, last=number + 1 == _TRIES):
                 break
         store.sweep(place)  # what an interrupted deletion left under that name
@@ -191,7 +204,8 @@ def _take(place: Layout, name: str, where: str, *, last: bool) -> bool:
         return False
     members, used = list[Member](), set[str]()
     for path, info in volumes.items():
-        lineage = lineages.get(info.parent_uuid, info.uuid) if path else ""
+        lineage = lineages.get(info.uuid) or lineages.get(info.parent_uuid, info.uuid)
+        lineage = lineage if path else ""
         if lineage in used:
             lineage = info.uuid
         used.add(lineage)
@@ -237,14 +251,17 @@ def outer(path: str, every: Mapping[str, object]) -> str:
 
 
 def _lineages(place: Layout) -> dict[str, str]:
-    """The lineage of each member's snapshot in the store, by the snapshot's uuid."""
-    inner = {one.snapshot.guid: one.info.uuid for one in store.kept(place.inner)}
+    """The lineage of each member's snapshot in the store, by the snapshot's uuid and by that of its
+    live subvolume: what that began as may be deleted by now.
+    """
+    inner = {one.snapshot.guid: one.info for one in store.kept(place.inner)}
     return {
-        inner[member.guid]: member.name
-        for one in store.kept(place)
-        if one.snapshot.kind is SnapshotKind.REFERENCE
-        for member in manifest_of(one).members
+        uuid: member.name
+        for one in references(place)
+        for member in legible_members(one)
         if member.guid in inner
+        for uuid in (inner[member.guid].uuid, inner[member.guid].parent_uuid)
+        if uuid
     }
 
 
@@ -273,19 +290,18 @@ def transfers(place: Layout) -> dict[str, Manifest]:
     return found
 
 
-def sweep(place: Layout) -> None:
-    """Delete the members' snapshots that no snapshot and no transfer refers to."""
-    needed = {
-        member.guid
-        for one in store.kept(place)
-        if one.snapshot.kind is SnapshotKind.REFERENCE
-        for member in manifest_of(one).members
-    }
+def sweep(place: Layout, name: str = "") -> None:
+    """Delete the members' snapshots that no snapshot and no transfer refers to; while a list is
+    damaged, those of an unfinished snapshot of that name only.
+    """
+    lists = [legible_members(one) for one in references(place)]
+    needed = {member.guid for members in lists for member in members}
     needed.update(m.guid for each in transfers(place).values() for m in each.members)
     folder = place.inner.snapshots
     for left in folder.glob(f"*/{layout.MEMBERS}") if folder.is_dir() else ():
         files.remove_file("BTRFS:NESTED:SWEEP", left)  # of a snapshot that was not completed
     for one in store.kept(place.inner):
-        if not {one.snapshot.guid, one.info.guid} & needed:
+        own = f"{one.path.name}.".startswith(f"{name}.") if name else False
+        if (own or all(lists)) and not {one.snapshot.guid, one.info.guid} & needed:
             subvolume.delete("BTRFS:NESTED:SWEEP", one.path)
     store.sweep(place.inner)

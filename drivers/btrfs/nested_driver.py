@@ -7,7 +7,7 @@
 | assemble | the tree that is shown, and the one that becomes live |
 
 The root represents the volume: it has the guid of a snapshot, the role, the records and the lock.
-A volume that is live cannot be set aside yet, so `rollback` and all that prepares it is refused.
+A live volume cannot be set aside yet, so its `rollback` and all that prepares it is refused.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from mirrord.core.model import (
     ReceiveRequest,
     Role,
     Snapshot,
-    SnapshotKind,
     Staging,
     VolumeFacts,
 )
@@ -87,12 +86,17 @@ class NestedDriver(BtrfsDriver):
     @guarded
     def snapshots(self) -> list[Snapshot]:
         """See `Driver.snapshots`. The path is that of the assembled tree, where there is one."""
-        place = self._place()
-        paths = {}
-        for one in store.kept(place):
-            tree = assemble.shown_path(one) if one.snapshot.kind is SnapshotKind.REFERENCE else None
-            paths[one.snapshot.guid] = str(tree) if tree else ""
-        return [one._replace(path=paths.get(one.guid, "")) for one in super().snapshots()]
+        paths, damaged = dict[str, str](), set[str]()
+        for one in nested.references(self._place()):
+            paths[one.snapshot.guid] = str(assemble.shown_path(one) or "")
+            if not nested.legible_members(one):
+                damaged.add(one.snapshot.guid)
+        return [
+            one._replace(
+                path=paths.get(one.guid, ""), intact=one.intact and one.guid not in damaged
+            )
+            for one in super().snapshots()
+        ]
 
     def own_snapshots(self, patterns: tuple[str, ...]) -> list[Snapshot]:
         """See `Driver.own_snapshots`: the owner's are not of all members."""
@@ -288,8 +292,8 @@ class NestedDriver(BtrfsDriver):
         place = self._place()
         for one in nested_receive.stagings(place):
             nested_receive.discard(place, one.transfer_id, str(self))
-        for folder in (place.inner.store / "transfers", place.inner.store / "building"):
-            files.remove_directory("BTRFS:FORGET:STORE", folder)
+        assemble.discard(place.inner.store / "building")
+        files.remove_directory("BTRFS:FORGET:STORE", place.inner.store / "transfers")
         if place.inner.store.is_dir():
             layout.remove_empty_store("BTRFS:FORGET:STORE", place.inner)
         super().forget()
@@ -316,8 +320,7 @@ class NestedDriver(BtrfsDriver):
             "the volume cannot be set aside or frozen",
             where=str(self),
             why=_FIXED,
-            hint="Copy back what is needed from the other end ('mirrord snapshots'), or mirror the "
-            "present volume to a new destination.",
+            hint="Rename it, for example to NAME.old: what is needed is then created in its place.",
         )
 
     def freeze(self) -> None:
@@ -326,11 +329,19 @@ class NestedDriver(BtrfsDriver):
 
     def divergence(self, guid: str, *, limit: int = 100) -> Divergence:
         """See `Driver.divergence`."""
-        raise self._refuse()
+        if self._place().live:
+            raise self._refuse()
+        return super().divergence(guid, limit=limit)
 
     def rollback(self, guid: str, *, mirror_id: str, keep_as: str) -> str | None:
-        """See `Driver.rollback`."""
-        raise self._refuse()
+        """See `Driver.rollback`: of a view, or where the live volume was lost."""
+        place = self._place()
+        if place.live:
+            raise self._refuse()
+        target = store.find(place, guid)
+        if target is not None and target.snapshot.intact:
+            reserve.use(place, lambda: assemble.show(place, target, str(self)))
+        return super().rollback(guid, mirror_id=mirror_id, keep_as=keep_as)
 
     def begin_test(self, place: str = "") -> VolumeFacts:
         """See `Driver.begin_test`."""

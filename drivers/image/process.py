@@ -21,6 +21,7 @@ from mirrord.core.errors import (
     IoFailed,
     MirrordError,
     NoSpace,
+    NotFound,
     Refused,
     Unreachable,
 )
@@ -283,4 +284,13 @@ def refusal(said: str, where: str) -> MirrordError:
         return NoSpace("no space is left", where=where, why=text)
     if "restore its size" in text or "checksum" in text:
         return Damaged("the image cannot be mirrored", where=where, why=text)
+    if "No such file" in text or "entity not found" in text:
+        return NotFound(
+            "the image, or a file of its records, does not exist",
+            where=where,
+            why=text,
+            hint=f"If the primary's was deleted, 'mirrord break {MIRROR}' makes the other end the "
+            f"primary. If the secondary's was, run 'mirrord delete {MIRROR} --yes', and create and "
+            "initialize the mirror again.",
+        )
     return Refused("mirrord-live refused this", where=where, why=text)

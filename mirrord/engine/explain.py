@@ -7,7 +7,7 @@ from mirrord.core.results import Result
 from mirrord.core.states import LIVE_VERBS, State
 from mirrord.core.status import MirrorStatus
 from mirrord.core.units import format_size
-from mirrord.engine import plan, report
+from mirrord.engine import after_break, plan, report
 from mirrord.engine.mirror import Mirror, one_line
 from mirrord.system.waiting import LOOK_S
 
@@ -62,10 +62,7 @@ def _explain_base(mirror: Mirror, found: MirrorStatus) -> list[str]:
     count = len({s.guid for s in here if s.intact} & {s.guid for s in there if s.intact})
     lines = [f"Common snapshots: {count}; the newest is {newest}."]
     if found.reading.state is State.BROKEN_OFF:
-        lines.append(
-            f"It is broken off: 'mirrord resync {mirror.name}' (source wins) or 'mirrord reverse "
-            f"{mirror.name}' (destination becomes the source) continues from there."
-        )
+        lines.append(f"It is broken off. {after_break.to_mirror_again(mirror)}")
         return lines
     facts, _ = report.facts_of(mirror.destination)
     if facts and facts.shown:

@@ -22,7 +22,7 @@ from mirrord.core.text import escaped
 from mirrord.core.units import format_size
 from mirrord.drivers.contract import Driver, clones_of
 from mirrord.drivers.refusals import nothing_shown
-from mirrord.engine import failover_steps, pinning, plan, preempt, recovery, relation
+from mirrord.engine import after_break, failover_steps, pinning, plan, preempt, recovery, relation
 from mirrord.engine.failover_steps import Finished
 from mirrord.engine.members import Members
 from mirrord.engine.mirror import (
@@ -123,8 +123,7 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
         lines = [
             f"'{mirror.name}' is broken off: {view} is writable now.{start}{note}",
             *(f"Warning: {text}" for text in trouble),
-            f"To mirror again: 'mirrord resync {mirror.name}' (source wins) or "
-            f"'mirrord reverse {mirror.name}' (destination becomes the source).",
+            after_break.to_mirror_again(mirror),
         ]
         return Result("done", "\n".join(lines), {"view": view, "warnings": trouble})
 
@@ -268,6 +267,14 @@ def _plan_resync(mirror: Mirror) -> FailbackPlan:
     common = _common(mirror, mirror.source.snapshots(), mirror.destination.snapshots())
     where = str(mirror.destination)
     live = facts.role is Role.LIVE
+    if live and facts.fixed:
+        raise Refused(
+            "the destination cannot be set aside",
+            where=where,
+            why=facts.fixed,
+            hint=f"Rename {facts.view} (a mount point must be mounted elsewhere for that) and run "
+            "the same command again: it makes a new view, and does not change what was renamed.",
+        )
     lost = mirror.destination.divergence(common.guid) if live else None
     writers = tuple(mirror.destination.writers()) if live else ()
     lines = [
@@ -349,8 +356,9 @@ def _plan_reverse(mirror: Mirror, *, planned: bool) -> FailbackPlan:
             "the source cannot become a destination",
             where=str(source),
             why=facts.fixed,
-            hint="'mirrord resync' mirrors again in the old direction; or create a new mirror from "
-            f"{destination} to another destination.",
+            hint=f"'mirrord resync {mirror.name}' mirrors again in the old direction. To mirror "
+            f"the destination instead: 'mirrord break {mirror.name}', "
+            f"{after_break.new_mirror(mirror, destination.facts())}.",
         )
     every = mirror.relation.definitions.all()
     turned = mirror.relation.definitions.load(mirror.name, mirror.definition.destination_site)

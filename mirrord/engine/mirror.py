@@ -16,7 +16,7 @@ from mirrord.core.relationship import Relationship
 from mirrord.core.results import Watcher
 from mirrord.core.states import Activity, Already, Refusal, State, Verb, judge
 from mirrord.drivers.contract import Driver
-from mirrord.drivers.refusals import other_mirror
+from mirrord.drivers.refusals import other_mirror, view_replaced
 from mirrord.engine import direction, plan, preempt, relation
 from mirrord.engine.fanout import Fanout
 from mirrord.engine.members import Members
@@ -453,6 +453,8 @@ def check_there(facts: VolumeFacts, mirror: Mirror) -> None:
             why=facts.notes[0] if facts.notes else "nothing is at that path",
             hint="Check that its file system is mounted; nothing was changed.",
         )
+    if facts.role is Role.FOREIGN and facts.mirror_id == mirror.id:
+        raise view_replaced(facts.view)
     if facts.role is Role.MIRROR and facts.mirror_id not in ("", mirror.id):
         raise other_mirror(where, facts.mirror_id)
 

@@ -130,17 +130,21 @@ def find_base(
         return Conflict("the snapshot that the destination shows was deleted there", hint)
     label = there[shown].name
     if not there[shown].intact:
-        return Conflict(f"the base {label} was made writable or changed at the destination", hint)
+        return Conflict(_unusable(label, "destination"), hint)
     if shown not in here:
         return Conflict(f"the base {label} no longer exists at the source", hint)
     if not here[shown].intact:
-        return Conflict(f"the base {label} was made writable or changed at the source", hint)
+        return Conflict(_unusable(label, "source"), hint)
     if here[shown].aside:
         common = newest_complete_set(source, destination)
         if common is None:
             return Conflict(f"the source was rolled back to before the base {label}", hint)
         return here[common.guid]
     return here[shown]
+
+
+def _unusable(label: str, end: str) -> str:
+    return f"the base {label} was made writable or changed at the {end}, or its record is damaged"
 
 
 def _hint(name: str, source: Sequence[Snapshot], destination: Sequence[Snapshot]) -> str:

@@ -79,6 +79,7 @@ def _settle(mirror: Mirror, verb: Verb, there: list[Relationship | None]) -> Non
     if verb is not Verb.TAKEOVER:
         _check_controller(mirror, newer)
         _check_sites(mirror, newer)
+    _check_kind(mirror, newer)
     _check_members(mirror, newer)
     record = _wanted(mirror, newer)
     source = direction.source_by(newer, mirror.definition)
@@ -128,6 +129,35 @@ def is_exchanged(mirror: Mirror, record: Relationship) -> bool:
     now = {site.name: tuple(map(str, site.endpoints)) for site in mirror.definition.sites}
     first, second = record.sites
     return (now.get(first.name), now.get(second.name)) == (second.endpoints, first.endpoints)
+
+
+def _check_kind(mirror: Mirror, record: Relationship) -> None:
+    """`Refused` when the definition has another kind of endpoint than before: `nested` or
+    `recursive` was added or removed. A driver does not see the snapshots of the other kind.
+    """
+    why = other_kind(mirror, record)
+    if why:
+        key = "nested" if "btrfs" in why else "recursive"
+        raise Refused(
+            "the kind of a mirror cannot be changed",
+            where=mirror.definition.file or f"mirror '{mirror.name}'",
+            why=why,
+            hint=f"Restore the previous value of '{key}'. For the other kind, create another "
+            "mirror with another destination.",
+        )
+
+
+def other_kind(mirror: Mirror, record: Relationship) -> str:
+    """How the kind of the endpoints differs from that in the record, or ""."""
+    before = {end.partition(":")[0] for site in record.sites for end in site.endpoints}
+    now = {end.kind for site in mirror.definition.sites for end in site.endpoints}
+    if before == now or not before:
+        return ""
+    return f"it was created as {_kinds(before)}, and is defined as {_kinds(now)}"
+
+
+def _kinds(found: set[str]) -> str:
+    return ", ".join(sorted(found))
 
 
 def _check_members(mirror: Mirror, record: Relationship) -> None:

@@ -262,7 +262,8 @@ def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[FailbackPlan, str | None]:
             "the source cannot be replaced",
             where=where,
             why=facts.fixed,
-            hint="Restore single files, or mount it so that it can be renamed.",
+            hint=f"Restore single files; or rename {facts.view} (a mount point must be mounted "
+            "elsewhere for that) and run the same command again: it is then created again.",
         )
     common = plan.newest_complete_set(
         mirror.source.snapshots(), mirror.destination.snapshots(), not_after=chosen.guid

@@ -42,6 +42,11 @@ def look(mirror: Mirror, row: MirrorRow, facts: VolumeFacts | None, trouble: str
     if facts is None:
         fault = _fault(f"the destination cannot be reached: {trouble}")
         return Shown("", row.confirmed_ns if mirror.destination.remote else 0, (fault,))
+    record = mirror.catalogue.relationship(mirror.id)
+    other = relation.other_kind(mirror, record) if record is not None else ""
+    if other:
+        fault = _fault(f"the definition has another kind of endpoint: {other}")
+        return Shown("", row.confirmed_ns, (fault,))
     full = _full(mirror, facts)
     absent = _absent(mirror, facts)
     if row.state is not State.MIRRORED:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from mirrord.core.errors import ConfigError, Damaged, MirrordError, UsageError
+from mirrord.core.errors import ConfigError, Damaged, MirrordError, Refused, UsageError
 from mirrord.drivers.btrfs import assemble, nested
+from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.drivers.memberstreams import Manifest, Member
 from mirrord.system import steps
 from tests.contract.lab_btrfs import BtrfsLab
 from tests.support import btrfs
 from tests.support.world import NAME, World
+
+ENDS = ("source", "destination")
 
 
 @pytest.fixture
@@ -134,3 +138,146 @@ def test_it_is_refused_where_there_are_none(world: World) -> None:
         world.service.create("x", "zfs:a/b", "zfs:c/d", nested=True)
     with pytest.raises(UsageError, match="--nested"):
         world.create(nested=True, snapshots=("daily-*",))
+
+
+def records(world: World) -> tuple[object, ...]:
+    """What a refused verb must leave alone: the records at the ends, and what is recorded here."""
+    related = [world.driver(end).relationship(world.status()["id"]) for end in ENDS]
+    with sqlite3.connect(world.paths.catalogue) as catalogue:
+        rows = catalogue.execute("SELECT * FROM operation").fetchall()
+    stored = [
+        sorted(str(one) for one in (folder / ".mirrord").rglob("*") if "reserve" not in one.parts)
+        for folder in (source(world).parent, view(world).parent)
+    ]
+    return related, world.status()["state"], rows, stored
+
+
+def test_what_is_refused_after_a_break_changes_nothing_and_names_a_way_on(world: World) -> None:
+    world.initialized(nested=True)
+    text = world.service.break_off(NAME).text
+    assert f"rename {view(world)}, then 'mirrord resync home'" in text, text
+    (view(world) / "a/deep/file").write_text("written")
+    before = records(world)
+    for words in (["resync", NAME, "--force"], ["reverse", NAME], ["restore", NAME, "--all"]):
+        done = world.cli(*words, "--yes")
+        assert done.returncode == 1 and "nested" in done.stderr, done
+        assert "btrfs-tree" not in done.stderr.partition("hint: ")[2]
+    assert records(world) == before
+    kept = view(world).rename(view(world).parent / "current.old")
+    (source(world) / "a/file").write_text("later")
+    world.service.resync(NAME, yes=True)
+    assert in_step(world) and (kept / "a/deep/file").read_text() == "written"
+
+
+def test_the_new_mirror_of_the_hint_of_a_refused_reverse(world: World) -> None:
+    world.initialized(nested=True)
+    world.service.break_off(NAME)
+    (view(world) / "a/deep/file").write_text("written")
+    with pytest.raises(MirrordError, match="nested") as caught:
+        world.service.reverse(NAME, yes=True)
+    words = caught.value.hint.split("'mirrord create ")[1].split("'")[0].split()
+    back = source(world).parent / "back"
+    for command in (
+        ["delete", NAME],
+        ["create", *(f"btrfs:{back}" if word == "NEW-DESTINATION" else word for word in words)],
+        ["initialize", NAME],
+    ):
+        done = world.cli(*command)
+        assert done.returncode == 0, done.stderr
+    assert (back / "current/a/deep/file").read_text() == "written"
+
+
+def test_a_lost_source_is_restored_and_continues_incrementally(world: World) -> None:
+    home = source(world)
+    (home / "a/data").write_bytes(os.urandom(4 << 20))
+    world.initialized(nested=True, keep_source="1")
+    home.rename(home.parent / "lost")
+    world.service.restore_all(NAME, snapshot=None, yes=True)
+    assert in_step(world) and (home / "a/deep/file").read_text() == "a/deep"
+    for number in range(4):  # what its members began as is deleted meanwhile
+        (home / "a/file").write_text(str(number))
+        done = world.service.update(NAME)
+        assert in_step(world) and done.data["stream_bytes"] < 1 << 20, done.data
+
+
+def test_a_mirror_does_not_become_one_of_the_other_kind(world: World) -> None:
+    world.initialized(nested=True)
+    file = world.paths.mirrors / f"{NAME}.toml"
+    nested_text = file.read_text()
+    for change in ("nested = false", ""):
+        file.write_text(nested_text.replace("nested = true", change))
+        assert "another kind" in str(world.status()["problems"])
+        for verb in ("update", "break", "delete"):
+            done = world.cli(verb, NAME)
+            assert done.returncode == 1 and "kind of a mirror" in done.stderr, done
+            assert "'nested'" in done.stderr
+    with pytest.raises(Refused, match="of a mirror with nested"):
+        BtrfsDriver(world.lab.destination().location).promote()
+    file.write_text(nested_text)
+    assert in_step(world) and view(world).is_symlink()
+    world.service.update(NAME)
+
+
+def test_a_damaged_list_of_members_at_the_source_costs_that_snapshot_only(world: World) -> None:
+    world.initialized(nested=True)
+    (source(world) / "a/file").write_text("1")
+    world.service.update(NAME)
+    store = source(world).parent / ".mirrord/home/snapshots"
+    newest = max(store.iterdir(), key=lambda one: one.name)
+    (newest / "members.json").write_text("x")
+    (source(world) / "a/file").write_text("2")
+    with pytest.raises(MirrordError, match="its record is damaged"):
+        world.service.update(NAME)
+    world.service.resync(NAME, yes=True)
+    assert in_step(world)
+
+
+def test_break_works_when_the_list_of_what_is_shown_is_damaged(world: World) -> None:
+    world.initialized(nested=True)
+    shown = view(world).readlink().name
+    (view(world).parent / f".mirrord/current/snapshots/{shown}/members.json").write_text("x")
+    world.service.break_off(NAME)
+    assert in_step(world)
+    (view(world) / "a/deep/file").write_text("written")
+
+
+def test_delete_leaves_no_snapshots_of_nested_ones_at_the_source(world: World) -> None:
+    world.initialized(nested=True)
+    (source(world) / "a/file").write_text("1")
+    world.service.update(NAME)
+    world.service.delete(NAME, yes=True, keep_snapshots=False)
+    assert not list((source(world).parent / ".mirrord").rglob("mirrord.*"))
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_folder_in_the_place_of_the_view_is_kept_and_said(
+    world: World, *, is_nested: bool
+) -> None:
+    world.initialized(nested=is_nested)
+    view(world).unlink()
+    view(world).mkdir()
+    (view(world) / "mine").write_text("mine")
+    for verb in (world.service.update, world.service.break_off):
+        with pytest.raises(Refused, match="in the place of the destination's view") as caught:
+            verb(NAME)
+    with pytest.raises(Refused, match="in the place of the destination's view"):
+        world.service.resync(NAME, yes=True)
+    advised = caught.value.hint.partition("(mv ")[2].partition(")")[0].split()
+    subprocess.run(["mv", *advised], check=True)
+    world.service.update(NAME)
+    assert (view(world) / "dir1").is_dir() and Path(advised[1], "mine").read_text() == "mine"
+    world.service.break_off(NAME)
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_damaged_records_are_not_taken_for_changed_snapshots_alone(
+    world: World, *, is_nested: bool
+) -> None:
+    world.initialized(nested=is_nested)
+    for record in (view(world).parent / ".mirrord").rglob("transfer.json"):
+        record.write_text("x")
+    (source(world) / "later").write_text("later")
+    with pytest.raises(MirrordError, match=r"at the destination, or its record is damaged"):
+        world.service.update(NAME)
+    world.service.break_off(NAME)
+    assert (view(world) / "dir1").is_dir()

@@ -404,3 +404,17 @@ def test_a_rate_applies_to_a_copy_in_progress_and_after_a_restart(mirror: Mirror
     wait_until(lambda: rate() == 1 << 20, "the rate after a restart", 60)
     home.run("throttle", "db", "8MiB/s")
     assert rate() == 8 << 20
+
+
+def test_an_image_that_was_deleted_is_named_with_what_to_do(mirror: Mirror) -> None:
+    mirror.initialize()
+    home, pid = mirror.home, mirror.destination.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: mirror.destination.pid is None, "the end of its process")
+    mirror.destination.path.unlink()
+    said = home.refused("resync", "db", "--yes")
+    assert f"{mirror.destination.path}: No such file" in said and "does not exist" in said
+    home.run("delete", "db", "--yes")
+    mirror.initialize()
+    assert mirror.destination.path.exists()
