@@ -193,7 +193,7 @@ def test_a_break_that_fails_is_not_done_later(mirror: Mirror) -> None:
     mirror.view.unlink()
     mirror.view.mkdir()
     (mirror.view / "somebodys").touch()
-    with pytest.raises(MirrordError, match="it is not a mirrord view"):
+    with pytest.raises(MirrordError, match="not a view that mirrord made"):
         mirror.service.break_off(NAME)
     shutil.rmtree(mirror.view)
     (mirror.source / "file").write_text("three")
