@@ -248,6 +248,15 @@ def test_a_truncated_replica_stops(pair: Pair) -> None:
     wait_until(lambda: pair.primary.is_state("out-of-sync"), "leaving sync", 15)
 
 
+def test_a_replica_whose_image_is_deleted_stops(pair: Pair) -> None:
+    pair.start()
+    pair.secondary.image.unlink()
+    assert pair.secondary.process is not None
+    pair.secondary.process.wait(30)
+    assert "the image was deleted or replaced" in _log(pair.secondary)
+    wait_until(lambda: pair.primary.is_state("out-of-sync"), "leaving sync", 15)
+
+
 @pytest.fixture
 def device(pair: Pair, tmp_path: Path) -> Iterator[tuple[Path, Path]]:
     """A device whose writes are slow, and fail while a file exists: image and file."""
