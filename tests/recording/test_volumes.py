@@ -264,7 +264,8 @@ def test_what_was_recorded_before_a_failure_is_kept(
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (["nonsense"], 2, "has no volume kind"),
+        (["nonsense"], 1, "no mirror is called 'nonsense'"),
+        (["nonsense:/x"], 2, "has the unknown kind 'nonsense'"),
         (["block:/nowhere/x"], 1, "there is no live volume here"),
         (["block:/nowhere/x", "--interval", "0.1s"], 2, "it can be 0.5 s to 7 days"),
         (["block:/x", "--interval", "1h", "--duration", "1m"], 2, "shorter than --interval"),
