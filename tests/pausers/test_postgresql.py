@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -22,7 +23,6 @@ TEXT = (ROOT / "docs/consistency-groups.md").read_text(encoding="utf-8")
 BIN = Path("/usr/lib/postgresql/15/bin")
 PORT = "5498"
 UNIT = "postgresql@15-main.service"
-ROUNDS = 2
 
 
 def commands(first: str) -> list[str]:
@@ -34,15 +34,18 @@ def commands(first: str) -> list[str]:
 
 
 class Database:
-    """A server in the cgroup of its unit. committed: the numbers that were acknowledged."""
+    """A server in the cgroup of its unit, its socket in the folder `sockets`.
 
-    def __init__(self, folder: Path, app: Cgroup) -> None:
-        self.folder, self.app = folder, app
+    committed: the numbers that were acknowledged.
+    """
+
+    def __init__(self, folder: Path, app: Cgroup, sockets: str) -> None:
+        self.folder, self.app, self.sockets = folder, app, sockets
         self.committed: list[int] = []
         self._over = threading.Event()
 
-    def sql(self, text: str, *, port: str = PORT, host: str = "") -> str:
-        words = ["psql", "-XAtq", "-h", host or "/tmp", "-p", port, "-d", "postgres", "-c", text]
+    def sql(self, text: str, *, port: str = PORT) -> str:
+        words = ["psql", "-XAtq", "-h", self.sockets, "-p", port, "-d", "postgres", "-c", text]
         return as_postgres(*words)
 
     def start(self) -> None:
@@ -50,7 +53,7 @@ class Database:
         for place in (data, wal):
             subprocess.run(["chown", "postgres:", place], check=True)
         as_postgres(str(BIN / "initdb"), "-D", str(data), "--waldir", str(wal), "-A", "trust")
-        server = [str(BIN / "postgres"), "-D", str(data), "-p", PORT, "-k", "/tmp", "-h", ""]
+        server = [str(BIN / "postgres"), "-D", str(data), "-p", PORT, "-k", self.sockets, "-h", ""]
         log = (self.folder / "log").open("wb")
         with log:
             self.app.run(["runuser", "-u", "postgres", "--", *server], stdout=log, stderr=log)
@@ -62,12 +65,12 @@ class Database:
             except subprocess.CalledProcessError:
                 assert time.monotonic() < until_s, (self.folder / "log").read_text()
                 time.sleep(0.1)
-        as_postgres(str(BIN / "pgbench"), "-i", "-q", "-h", "/tmp", "-p", PORT, "postgres")
+        as_postgres(str(BIN / "pgbench"), "-i", "-q", "-h", self.sockets, "-p", PORT, "postgres")
 
     def commit(self) -> None:
         """Commit one number after the other, until told to end."""
         number = 0
-        words = ["psql", "-XAtq", "-h", "/tmp", "-p", PORT, "-d", "postgres"]
+        words = ["psql", "-XAtq", "-h", self.sockets, "-p", PORT, "-d", "postgres"]
         with subprocess.Popen(
             ["runuser", "-u", "postgres", "--", *words],
             stdin=subprocess.PIPE,
@@ -89,7 +92,7 @@ class Database:
         """Clients write in this block."""
         client = threading.Thread(target=self.commit)
         client.start()
-        load = ["pgbench", "-n", "-c", "2", "-T", "600", "-h", "/tmp", "-p", PORT, "postgres"]
+        load = ["pgbench", "-n", "-c", "2", "-T", "600", "-h", self.sockets, "-p", PORT, "postgres"]
         bench = subprocess.Popen(
             ["runuser", "-u", "postgres", "--", *load],
             stdout=subprocess.DEVNULL,
@@ -116,24 +119,28 @@ def as_postgres(*words: str) -> str:
     return done.stdout
 
 
-def test_the_copy_recovers_with_every_commit_before_the_pause(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.nightly)])
+def test_the_copy_recovers_with_every_commit_before_the_pause(tmp_path: Path, rounds: int) -> None:
     if not (BIN / "initdb").exists():
         pytest.skip("needs PostgreSQL 15 (apt-get install postgresql)")
     with (
         btrfs.filesystem(size_mib=2048) as here,
         btrfs.filesystem(size_mib=2048) as there,
         cgroup(UNIT) as app,
+        tempfile.TemporaryDirectory(prefix="mirrord-") as sockets,
     ):
+        subprocess.run(["chown", "postgres:", sockets], check=True)
         for mount in (here, there):
             mount.parent.chmod(0o711)
         for name in ("data", "wal"):
             (here / name).mkdir()
             btrfs.make_subvolume(here / name / "pg")
-        database = Database(here, app)
+        database = Database(here, app, sockets)
 
         def run(line: str) -> str:
             line = line.replace("/srv/", f"{here}/").replace("/backup/", f"{there}/")
             line = re.sub("^mirrord ", f"{OWN} ", line)
+            line = re.sub(r"(-[hk]) /tmp\b", rf"\1 {sockets}", line)
             done = subprocess.run(
                 line, shell=True, env=environment(tmp_path), capture_output=True, text=True
             )
@@ -146,7 +153,7 @@ def test_the_copy_recovers_with_every_commit_before_the_pause(tmp_path: Path) ->
             run(create)
             run(initialize)
             assert "median " in run(test)
-            for _ in range(ROUNDS):
+            for _ in range(rounds):
                 before = len(database.committed)
                 run(update)
                 after = len(database.committed)
