@@ -12,9 +12,11 @@ from mirrord.core.model import Endpoint
 from mirrord.core.names import nearest
 from mirrord.core.text import escaped
 
+#: What people write.
+_WRITTEN = ("block", "btrfs", "image", "zfs")
 #: zfs-tree: a dataset and its descendants, as `mirrord create --recursive` makes of a zfs endpoint.
 #: btrfs-tree: a subvolume with those nested inside it, as `--nested` makes of a btrfs endpoint.
-KINDS = ("block", "btrfs", "btrfs-tree", "image", "zfs", "zfs-tree")
+KINDS = (*_WRITTEN, "btrfs-tree", "zfs-tree")
 #: Those whose locations are names of datasets, `pool/dataset`, not paths.
 NAMED_KINDS = frozenset({"zfs", "zfs-tree"})
 
@@ -40,8 +42,8 @@ def parse_endpoint(text: str, *, what: str = "endpoint") -> Endpoint:
             "zfs:POOL/DATASET.",
         )
     if kind not in KINDS:
-        near = nearest(kind, KINDS)
-        known = ", ".join(KINDS)
+        near = nearest(kind, _WRITTEN)
+        known = ", ".join(_WRITTEN)
         raise UsageError(
             f"{what} '{text}' has the unknown kind '{kind}'",
             hint=f"Did you mean {near[0]}:{location}?" if near else f"Known kinds: {known}.",

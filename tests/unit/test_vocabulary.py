@@ -127,7 +127,7 @@ def test_an_endpoint_is_tidied() -> None:
     [
         ("/data/home", "btrfs:/data/home"),
         ("btrf:/data", "btrfs:/data"),
-        ("ext4:/data", "Known kinds"),
+        ("ext4:/data", "Known kinds: block, btrfs, image, zfs."),
         ("btrfs:data", "btrfs:/srv/data"),
         ("btrfs:/a/../b", "without '..'"),
         ("btrfs://root@host", "/PATH"),
