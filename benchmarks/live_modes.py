@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import subprocess
 import threading
 import time
@@ -178,7 +179,12 @@ def measure() -> list[Row]:
             _evening,
         )
         for part in parts:
-            rows += part(memory / part.__name__)
+            place = memory / part.__name__
+            found = part(place)
+            for row in found:
+                print(row.name, f"{row.value:.3g}", row.unit, row.note, flush=True)
+            rows += found
+            shutil.rmtree(place)
     return rows
 
 
