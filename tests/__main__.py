@@ -19,20 +19,21 @@ from typing import IO, NamedTuple
 #: Folders that are not here are "the rest".
 TOGETHER = {
     "crashes": ("crash", "soak"),
-    "live": ("live",),
-    "drivers": ("block", "btrfs", "contract"),
-    "life cycle": ("integration", "sets"),
-    "simulation": ("schedules", "sim"),
-    "failover": ("failover",),
     "daemon": ("pausers", "recording", "service"),
+    "life cycle": ("integration",),
+    "sets": ("sets",),
+    "drivers": ("block", "btrfs", "contract"),
+    "live": ("live",),
     "other hosts": ("agent", "faults", "link", "security", "transport"),
+    "failover": ("failover",),
     "commands": ("cli", "docs"),
+    "simulation": ("schedules", "sim"),
 }
 #: Folders with tests on the machine that has OpenZFS (tests/conftest.py finds one elsewhere).
 ON_MACHINE = ("contract", "crash", "integration", "pausers", "sets", "zfs", "zfsvm")
 TESTS = Path(__file__).parent
 #: So many groups run at the same time: more would make each other's waits time out.
-AT_ONCE = max(3, len(os.sched_getaffinity(0)) + 1)
+AT_ONCE = max(4, len(os.sched_getaffinity(0)) + 1)
 #: What pytest returns when nothing was selected: no group may be empty, but what `-k` and its like
 #: choose may all be in other groups.
 _NOTHING = 5

@@ -8,8 +8,11 @@ import signal
 import sys
 import threading
 import traceback
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+import pytest
 
 from mirrord.core.errors import Busy, MirrordError
 from mirrord.system import steps
@@ -37,11 +40,23 @@ def full(label: str) -> BaseException:
     return OSError(errno.ENOSPC, "injected", label)
 
 
+#: One after the other.
+KINDS: tuple[Callable[[str], BaseException], ...] = (Crash, io_error, full)
+
+
+def in_turn(label: str) -> BaseException:
+    """One of the kinds, always the same for a label."""
+    return KINDS[zlib.crc32(label.encode()) % len(KINDS)](label)
+
+
 FAULTS: dict[str, Callable[[str], BaseException]] = {
+    "in-turn": in_turn,
     "crash": Crash,
     "io-error": io_error,
     "disk-full": full,
 }
+#: Each run breaks every step; with every kind of fault only the nightly ones do.
+EACH = [pytest.param(name, marks=[pytest.mark.nightly] * (name != "in-turn")) for name in FAULTS]
 
 
 class Met:

@@ -16,7 +16,7 @@ from mirrord.core.errors import MirrordError
 from mirrord.drivers.btrfs.native_receive import NativeReceiver
 from mirrord.drivers.streams import SendStream
 from tests.contract.lab import is_either
-from tests.crash.faults import FAULTS, Crash, Point, attempt, points
+from tests.crash.faults import EACH, Crash, Point, attempt, points
 from tests.support.labs import open_lab
 from tests.support.processes import working_on
 from tests.support.world import NAME, ROOT, World
@@ -99,7 +99,7 @@ def steps_of_a_large_update(world: World) -> list[Point]:
     return found
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", EACH)
 def test_an_update_that_can_be_resumed(large: World, fault: str) -> None:
     failed = 0
     found = steps_of_a_large_update(large)

@@ -20,7 +20,7 @@ from mirrord.core.model import Role
 from mirrord.drivers.registry import open_driver
 from mirrord.system.paths import Paths
 from tests.contract.lab import Lab, is_either
-from tests.crash.faults import FAULTS, Crash, Point, attempt, broken_at, points
+from tests.crash.faults import EACH, FAULTS, Crash, Point, attempt, broken_at, points
 from tests.crash.scenes import SCENES, WRITTEN, checked, end, finish, kept, own_labels, sound
 from tests.support.definitions import add_lines
 from tests.support.processes import working_on
@@ -28,7 +28,7 @@ from tests.support.verbs import Service
 from tests.support.world import NAME, ROOT, World
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", EACH)
 def test_update(world: World, fault: str) -> None:
     world.initialized()
     world.lab.change(world.lab.source(), 99)
@@ -47,7 +47,7 @@ def test_update(world: World, fault: str) -> None:
     assert len(world.lab.source().snapshots()) <= 3, "no snapshot is left behind"
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", EACH)
 def test_update_that_is_verified(world: World, fault: str) -> None:
     """What was not proven equal is never shown; the digests are right after each interruption."""
     if world.lab.kind not in ("btrfs", "block"):
@@ -95,7 +95,7 @@ ONCE = frozenset(
 )
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", EACH)
 def test_initialize(lab: Lab, tmp_path: Path, fault: str) -> None:
     """Each try is the first transfer of another mirror of the same source."""
 
@@ -130,7 +130,7 @@ def test_initialize(lab: Lab, tmp_path: Path, fault: str) -> None:
     assert unmet <= ONCE, "each fault was met"
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", EACH)
 @pytest.mark.parametrize("older", [False, True])
 def test_break(world: World, older: bool, fault: str) -> None:
     world.initialized(keep_source=4, keep_destination=4)
@@ -166,7 +166,7 @@ def test_break(world: World, older: bool, fault: str) -> None:
     checked(world)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", EACH)
 def test_prune(world: World, fault: str) -> None:
     """It deletes what it may, never the base; the next one ends what it began."""
     world.initialized(keep_source=9, keep_destination=9)
@@ -205,7 +205,7 @@ def test_prune(world: World, fault: str) -> None:
     checked(world)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", EACH)
 def test_a_copy_for_a_test_and_its_end(world: World, fault: str) -> None:
     world.initialized()
     content = world.view_content()
@@ -236,7 +236,7 @@ def test_a_copy_for_a_test_and_its_end(world: World, fault: str) -> None:
     checked(world)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", EACH)
 @pytest.mark.parametrize("verb", ["resync", "restore"])
 def test_abort_hard(world: World, verb: str, fault: str) -> None:
     """It gives up a verb that stands half way and waits for a decision; it is itself broken."""
@@ -296,26 +296,35 @@ class Kept:
         assert compared >= 2, "what is shown is there, at both ends"
 
 
-@pytest.mark.parametrize("fault", ["crash", "error"])
+@pytest.mark.parametrize(
+    "faults",
+    [
+        ["crash", "error"],
+        pytest.param(["crash"], marks=pytest.mark.nightly),
+        pytest.param(["error"], marks=pytest.mark.nightly),
+    ],
+    ids="-".join,
+)
 @pytest.mark.parametrize("verb", SCENES)
-def test_switching(world: World, verb: str, fault: str) -> None:
-    """error: the verb meets an I/O error or a full disk, and the other of both when it is given
-    again.
+def test_switching(world: World, verb: str, faults: list[str]) -> None:
+    """The steps meet these in turn. error: an I/O error or a full disk, and the other of both when
+    the verb is given again.
     """
     world.initialized(keep_source=4, keep_destination=8)
     scene, held = SCENES[verb], Kept(world)
     scene.prepare(world, 0)
     found = own_labels(world, scene)
-    if fault == "crash" and world.lab.kind == "btrfs" and verb in WRITTEN:
+    if faults == ["crash"] and world.lab.kind == "btrfs" and verb in WRITTEN:
         found = found[::3]  # test_kills.py has them all
     for seed, label in enumerate(found, 1):
         goal = scene.prepare(world, seed)
-        faults = ["crash"] if fault == "crash" else ["io-error", "disk-full"]
-        if seed % 2:
-            faults.reverse()
-        attempt(world, lambda: scene.work(world), (label, 1), faults[0])
-        if fault == "error" and world.status()["source"] == goal.source:
-            attempt(world, lambda: scene.work(world), (label, 1), faults[1], sure=False)
+        turn, number = faults[seed % len(faults)], seed // len(faults)
+        kinds = ["crash"] if turn == "crash" else ["io-error", "disk-full"]
+        if number % 2:
+            kinds.reverse()
+        attempt(world, lambda: scene.work(world), (label, 1), kinds[0])
+        if turn == "error" and world.status()["source"] == goal.source:
+            attempt(world, lambda: scene.work(world), (label, 1), kinds[1], sure=False)
         finish(world, scene, goal)
         assert world.source_content() == goal.winning == world.view_content(), label
         held.note(goal.winning)

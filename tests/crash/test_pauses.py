@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from mirrord.core.errors import MirrordError
-from tests.crash.faults import FAULTS, Crash, Point, broken_at, killed, points
+from tests.crash.faults import KINDS, Crash, Point, broken_at, killed, points
 from tests.pausers.conftest import NAME, VOLUMES, Group, group
 from tests.support.service import until
 from tests.support.world import World
@@ -80,11 +80,11 @@ def test_an_error_or_the_end_at_each_step(broken: Group) -> None:
     found = points(lambda: changed(broken))
     early = taking(found)
     at = [point for point in found if point[1] == 1 or point[0] in early]
-    faults, met = list(FAULTS.values()), 0
+    met = 0
     for number, point in enumerate(at, 1):
         write(broken, str(number))
         failed = False
-        with broken_at(point, faults[number % len(faults)]) as told:
+        with broken_at(point, KINDS[number % len(KINDS)]) as told:
             try:
                 broken.service.update(NAME)
             except (Crash, MirrordError, OSError):

@@ -12,7 +12,7 @@ from mirrord.core.errors import Refused
 from mirrord.drivers.contract import Driver
 from mirrord.system.paths import Paths
 from tests.contract.lab import Lab
-from tests.crash.faults import FAULTS, Crash, broken_at, points
+from tests.crash.faults import EACH, FAULTS, Crash, broken_at, points
 from tests.support.places import beside, driver_at
 from tests.support.snapshots import delete_by_force
 from tests.support.verbs import Service
@@ -173,7 +173,7 @@ def test_the_newest_two_are_pinned_at_both_ends(world: World, lab: Lab) -> None:
         assert pinned(driver, mirror_id) == set(newest)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", EACH)
 def test_at_no_step_of_an_update_the_pins_are_too_few(world: World, lab: Lab, fault: str) -> None:
     world.initialized(**ONE)
     mirror_id = identity(world.service, NAME)

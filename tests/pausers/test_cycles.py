@@ -22,7 +22,7 @@ from mirrord.core.errors import (
 )
 from mirrord.core.records import AlarmKind, Level
 from mirrord.system import steps
-from tests.crash.faults import FAULTS, Crash, broken_at, labels, points
+from tests.crash.faults import EACH, FAULTS, Crash, broken_at, labels, points
 from tests.docs.test_prometheus import _get
 from tests.pausers.conftest import NAME, VOLUMES, Group, stopped_at
 from tests.support.service import until
@@ -112,7 +112,7 @@ def test_a_snapshot_that_takes_longer_than_the_pause_may_last(group: Group) -> N
     assert is_prefix(numbers(group.views()))
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", EACH)
 def test_each_step_is_broken(group: Group, fault: str) -> None:
     group.create(pause=f"cgroup:{group.app.name}")
     group.write(1)

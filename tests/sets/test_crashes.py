@@ -14,7 +14,7 @@ from mirrord.engine.members import Members
 from mirrord.system.paths import Paths
 from tests.contract.sets import SetLab
 from tests.crash import test_matrix as matrix
-from tests.crash.faults import FAULTS, Crash, broken_at, points
+from tests.crash.faults import EACH, FAULTS, Crash, broken_at, points
 from tests.support.verbs import Service
 
 test_update = matrix.test_update
@@ -25,7 +25,7 @@ test_switching = matrix.test_switching
 test_kill_minus_nine = matrix.test_kill_minus_nine_of_an_update_at_every_step
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", EACH)
 def test_initialize(lab: SetLab, tmp_path: Path, fault: str) -> None:
     """Each try is the first transfer of another mirror of the same sources."""
 
