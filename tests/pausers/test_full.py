@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.core.errors import MirrordError, NoSpace, PauseFailed
+from mirrord.core.errors import NoSpace, PauseFailed
 from mirrord.system import steps
 from tests.failover.test_break import fill_data, fill_metadata
 from tests.pausers.conftest import NAME, Group
+from tests.pausers.hosts import Hosts, hosts
 from tests.support import btrfs
-from tests.support.cgroups import cgroup
-from tests.support.service import until
+from tests.support.stripes import FILE
 
 #: That of each subvolume's root.
 _ROOT_INODE = 256
@@ -101,3 +101,81 @@ def test_a_member_whose_file_system_is_full(group: Group, tmp_path: Path) -> Non
         assert (group.there / "a/current/file").read_text() == "2"
         folders = [*mount.glob(".mirrord/*/snapshots/*")]
         assert {one.name for one in folders} == set(group.snapshots()), "no folder is left behind"
+
+
+@contextmanager
+def small_folder(folder: Path) -> Iterator[Callable[[], object]]:
+    """A folder that the function which is yielded fills to the last byte."""
+    folder.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", folder], check=True)
+
+    def fill() -> None:
+        with suppress(OSError), (folder / "full").open("wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+
+    try:
+        yield fill
+    finally:
+        btrfs.unmount(folder)
+
+
+def _logging(folder: Path) -> tuple[Path, Path]:
+    """A program that pauses, and what it was run with."""
+    program, log = folder / "pause-db", folder / "log"
+    program.write_text(f"#!/bin/sh\necho $1 >> {log}\n")
+    program.chmod(0o755)
+    log.touch()
+    return program, log
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Hosts]:
+    with hosts(tmp_path / "home") as made:
+        yield made
+
+
+@pytest.mark.parametrize("step", ["CONFIRMED", "RESUMED"])
+def test_the_catalogue_is_full(group: Group, tmp_path: Path, step: str) -> None:
+    """A set that cannot be recorded is deleted by the next command."""
+    program, log = _logging(tmp_path)
+    with small_folder(group.paths.state) as fill:
+        group.create(pause=f"hook:{program}")
+        group.service.initialize(NAME)
+        (group.here / "a" / "file").write_text("1")
+        log.write_text("")
+        with at(step, fill), pytest.raises(NoSpace, match="catalogue cannot be written"):
+            group.service.update(NAME)
+        assert log.read_text().split() == ["pause", "resume"]
+        with pytest.raises(NoSpace, match="catalogue cannot be written"):
+            group.service.update(NAME)
+        assert log.read_text().split() == ["pause", "resume"], "it was paused for nothing"
+        (group.paths.state / "full").unlink()
+        assert group.service.update(NAME).status == "done"
+        stored = {one.name for one in _stored(group.here)}
+        assert stored == set(group.snapshots()) and len(stored) == 2
+        group.service.close()
+
+
+def test_the_folder_of_the_records_is_full(pair: Hosts) -> None:
+    """On the second host: the first one is not paused either."""
+    records = pair.agent_home("two") / "run/agents"
+    seen: list[str] = []
+    with small_folder(records) as fill:
+        pair.paused()
+        pair.service.initialize(NAME)
+        (pair.here / "a" / FILE).write_text("1")
+        fill()
+        before = pair.snapshots()
+        steps.observe(seen.append)
+        try:
+            with pytest.raises(PauseFailed, match="No space left") as failure:
+                pair.service.update(NAME)
+        finally:
+            steps.observe(None)
+        assert "ENGINE:PAUSE:BEGIN" not in seen
+        assert str(records) in failure.value.where and "two" in failure.value.where
+        assert "Free space" in failure.value.hint and pair.snapshots() == before
+        (records / "full").unlink()
+        pair.service.update(NAME)
+        pair.service.shared.links.close()
