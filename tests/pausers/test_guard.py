@@ -159,6 +159,22 @@ def test_two_mirrors_pause_one_application_one_after_the_other(app: Cgroup, tmp_
     second.close()
 
 
+def test_no_other_user_can_prevent_a_pause(app: Cgroup, record: Path) -> None:
+    """Every user can open the folder of a cgroup, and lock it."""
+    app.python("import time; time.sleep(100)")
+    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    words = [*nobody, "flock", "--no-fork", app.folder, "sh", "-c", "echo; exec sleep 100"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline() == b"\n"
+        try:
+            guard = started(order(record, f"cgroup:{app.name}"))
+            guard.pause()
+            guard.resume()
+            guard.close()
+        finally:
+            other.kill()
+
+
 def test_the_first_failure_resumes_all(app: Cgroup, record: Path, tmp_path: Path) -> None:
     app.python("import time; time.sleep(100)")
     program = tmp_path / "program"
