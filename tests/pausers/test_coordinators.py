@@ -7,8 +7,6 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import pytest
-
 from mirrord.core.errors import Busy, Fenced, MirrordError
 from mirrord.system.paths import Paths
 from tests.pausers.conftest import NAME, VOLUMES, Group
