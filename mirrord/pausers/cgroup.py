@@ -37,8 +37,8 @@ class CgroupPauser(Pauser):
         self._found: Path | None = None
 
     def lock_path(self) -> Path | None:
-        """See `Pauser.lock_path`: a file of the cgroup that only its owner can open (Linux 5.14), or
-        the cgroup itself, which every user can lock.
+        """See `Pauser.lock_path`: a file of the cgroup that only its owner can open (Linux 5.14),
+        or the cgroup itself, which every user can lock.
         """
         folder = self._folder()
         private = folder / "cgroup.kill"
