@@ -89,7 +89,8 @@ def test_another_host_with_the_same_group_pauses_nothing(group: Group, tmp_path:
     log.write_text("")
     other = Service(clone)
     (group.here / "a" / FILE).write_text("1")
-    for verb in (other.update, other.pause_once, other.recover):
+    verbs: list[Callable[[str], object]] = [other.update, other.pause_once, other.recover]
+    for verb in verbs:
         try:
             verb(NAME)
         except Fenced as error:

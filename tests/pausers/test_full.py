@@ -25,7 +25,12 @@ _ROOT_INODE = 256
 @contextmanager
 def at(step: str, work: Callable[[], object]) -> Iterator[None]:
     """Do something when a step of the pause is reached."""
-    steps.observe(lambda label: work() if label == f"ENGINE:PAUSE:{step}" else None)
+
+    def act(label: str) -> None:
+        if label == f"ENGINE:PAUSE:{step}":
+            work()
+
+    steps.observe(act)
     try:
         yield
     finally:

@@ -163,7 +163,8 @@ def test_no_other_user_can_prevent_a_pause(app: Cgroup, record: Path) -> None:
     """Every user can open the folder of a cgroup, and lock it."""
     app.python("import time; time.sleep(100)")
     nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-    words = [*nobody, "flock", "--no-fork", app.folder, "sh", "-c", "echo; exec sleep 100"]
+    words: list[str | Path] = [*nobody, "flock", "--no-fork", app.folder]
+    words += ["sh", "-c", "echo; exec sleep 100"]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None and other.stdout.readline() == b"\n"
         try:

@@ -70,7 +70,7 @@ def test_a_process_that_waits_for_a_file_system_whose_program_hangs(
 
 def _journal_of(mount: Path) -> int:
     """The kernel thread of an ext4's journal."""
-    words = ["findmnt", "-no", "SOURCE", mount]
+    words: list[str | Path] = ["findmnt", "-no", "SOURCE", mount]
     device = subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
     wanted = f"jbd2/{Path(device).name}-"
     [found] = [
