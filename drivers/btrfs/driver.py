@@ -190,6 +190,7 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
         """See `Source.make_ready`."""
         files.sync_filesystem("BTRFS:SNAPSHOT:SYNC", self.ready(name).place.view)
 
+    @guarded
     def ready(self, name: str) -> taking.Wanted:
         """Prepare everything that a snapshot of that name needs."""
         return taking.ready(self._place(), name, self._listed, str(self))

@@ -147,7 +147,8 @@ def snapshot(op: str, source: str | Path, path: str | Path, *, read_only: bool) 
 
 def snapshots(op: str, wanted: Mapping[Path, Path], *, read_only: bool) -> None:
     """Make each path a snapshot of its source, as close together in time as the kernel can:
-    snapshots requested before it commits belong to one commit, and so to one point in time.
+    snapshots requested before it commits belong to one commit, and so to one point in time. An
+    error names the source that it is about.
     """
 
     def take(path: Path, source: Path) -> None:
@@ -156,7 +157,9 @@ def snapshots(op: str, wanted: Mapping[Path, Path], *, read_only: bool) -> None:
         except OSError as error:
             if error.errno == errno.ETXTBSY:
                 raise _swap_file_active(source) from error
-            raise
+            if error.errno in (errno.ENOENT, errno.ENOTDIR):
+                raise  # one that is gone, which some callers expect
+            raise ioctl.as_mirrord_error(error, f"btrfs:{source}") from error
 
     if len(wanted) < 2:  # a single one needs no thread
         for path, source in wanted.items():

@@ -10,6 +10,7 @@ from mirrord.core.model import Snapshot, SnapshotKind
 from mirrord.drivers import refusals
 from mirrord.drivers.btrfs import failover, layout, reserve, store, subvolume
 from mirrord.drivers.btrfs.layout import Layout
+from mirrord.system import files
 
 
 class Wanted(NamedTuple):
@@ -35,9 +36,18 @@ def ready(place: Layout, name: str, listed: str, where: str) -> Wanted:
         # The commit of the snapshot makes the folder durable as well.
         reserve.keep(place)
         failover.sweep(place)
+        if not wrapper.exists():
+            _remove_empty(place.snapshots)
         wrapper.mkdir(mode=0o755, exist_ok=True)
         wrapper.chmod(0o755)  # whatever the umask: a reverse makes it part of the path to the view
     return Wanted(place, wrapper, done)
+
+
+def _remove_empty(snapshots: Path) -> None:
+    """Remove the folders that were made for snapshots which could not be taken."""
+    for one in snapshots.iterdir():
+        if one.is_dir() and not subvolume.is_subvolume(one) and not any(one.iterdir()):
+            files.remove_directory("BTRFS:SNAPSHOT:EMPTY", one)
 
 
 def take(wanted: Sequence[Wanted]) -> list[Snapshot]:

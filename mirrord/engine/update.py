@@ -157,7 +157,18 @@ def check_descent(mirror: Mirror, here: list[Snapshot], common: set[str]) -> Non
     """`Diverged` when the live volume at the source is not the one that is mirrored."""
     why = unrelated_reason(mirror, here, common)
     if why:
-        raise refusals.replaced(str(mirror.source), why)
+        raise refusals.replaced(_replaced(mirror, common), why)
+
+
+def _replaced(mirror: Mirror, common: set[str]) -> str:
+    """The members at the source that are not what is mirrored."""
+    source = mirror.source
+    found = [
+        str(driver)
+        for driver, *guids in zip(source.drivers, *map(source.parts, common), strict=True)
+        if any(one.unrelated and one.guid in guids for one in driver.snapshots())
+    ]
+    return ", ".join(found) or str(source)
 
 
 def unrelated_reason(mirror: Mirror, here: list[Snapshot], common: set[str]) -> str:

@@ -18,7 +18,7 @@ def lock(path: Path, stack: ExitStack, patience_s: float) -> None:
     to wait for another mirror; then `Busy`.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = _opened(path)
     except OSError as error:
         raise PauseFailed(
             "the application cannot be paused", where=str(path), why=error.strerror or ""
@@ -37,3 +37,11 @@ def lock(path: Path, stack: ExitStack, patience_s: float) -> None:
                     hint="Run the same command again.",
                 ) from None
             clock.sleep_s(_POLL_S)
+
+
+def _opened(path: Path) -> int:
+    """A descriptor to lock: nothing is read or written."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except PermissionError:
+        return os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # the owner may only write to it

@@ -37,8 +37,12 @@ class CgroupPauser(Pauser):
         self._found: Path | None = None
 
     def lock_path(self) -> Path | None:
-        """See `Pauser.lock_path`: the cgroup itself."""
-        return self._folder()
+        """See `Pauser.lock_path`: a file of the cgroup that only its owner can open (Linux 5.14),
+        or the cgroup itself, which every user can lock.
+        """
+        folder = self._folder()
+        private = folder / "cgroup.kill"
+        return private if private.exists() else folder
 
     def mark(self) -> str:
         """See `Pauser.mark`: the kernel uses an inode number of cgroup v2 once in a boot."""

@@ -9,6 +9,7 @@ everything resumed.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -24,7 +25,7 @@ from mirrord.core.errors import MirrordError, PauseFailed, pack_error
 from mirrord.core.pause import LeftPaused
 from mirrord.pausers.applock import lock
 from mirrord.pausers.contract import Pauser
-from mirrord.pausers.record import recorded
+from mirrord.pausers.record import check, recorded
 from mirrord.pausers.registry import open_pauser
 from mirrord.system import clock
 
@@ -67,6 +68,7 @@ def run(order: Order) -> int:
             for one in pausers:
                 one.check([Path(path) for path in order.written])
             paused = [LeftPaused(str(one), one.mark()) for one in pausers]
+            check(Path(order.record), paused)
             _say("ready")
             if _asked(None) == b"p":
                 _pause(pausers, paused, order)
@@ -152,7 +154,9 @@ def _as_failure(error: MirrordError | OSError) -> MirrordError:
     if isinstance(error, MirrordError):
         return error
     where, why = error.filename or "", error.strerror or str(error)
-    return PauseFailed("the application cannot be paused", where=str(where), why=why)
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    hint = "Free space there, and run the same command again." if full else ""
+    return PauseFailed("the application cannot be paused", where=str(where), why=why, hint=hint)
 
 
 def _still(pauser: Pauser) -> bool:

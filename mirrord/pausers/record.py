@@ -10,6 +10,7 @@ import errno
 import fcntl
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
@@ -43,9 +44,16 @@ def recorded(
         same = {one[:3] for one in paused}  # all but the reason
         known = _read(descriptor)
         before = [one for one in known if one[:3] not in same]
-        _write(descriptor, [*before, *paused])
+        with _named(path):
+            _write(descriptor, [*before, *paused])
         yield left, [one for one in known if one[:3] in same]
         _settle(path, descriptor, [*before, *left])
+
+
+def check(path: Path, paused: Sequence[LeftPaused]) -> None:
+    """Before a pause, and before that of any other host: OSError when it could not be recorded."""
+    with tempfile.TemporaryFile(dir=path.parent) as file, _named(path):
+        os.posix_fallocate(file.fileno(), 0, len(_packed(paused)))
 
 
 def add(path: Path, left: Sequence[LeftPaused]) -> None:
@@ -171,8 +179,21 @@ def _peek(path: Path) -> list[LeftPaused]:
     return []
 
 
+def _packed(every: Sequence[LeftPaused]) -> bytes:
+    return json.dumps([one._asdict() for one in every]).encode() + b"\n"
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """An error of what is done with a descriptor names the record."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
 def _write(descriptor: int, every: Sequence[LeftPaused]) -> None:
-    data = json.dumps([one._asdict() for one in every]).encode() + b"\n"
+    data = _packed(every)
     os.posix_fallocate(descriptor, 0, len(data))  # on a full disk it fails here: nothing is lost
     if os.pwrite(descriptor, data, 0) != len(data):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

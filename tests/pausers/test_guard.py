@@ -159,6 +159,23 @@ def test_two_mirrors_pause_one_application_one_after_the_other(app: Cgroup, tmp_
     second.close()
 
 
+def test_no_other_user_can_prevent_a_pause(app: Cgroup, record: Path) -> None:
+    """Every user can open the folder of a cgroup, and lock it."""
+    app.python("import time; time.sleep(100)")
+    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    words: list[str | Path] = [*nobody, "flock", "--no-fork", app.folder]
+    words += ["sh", "-c", "echo; exec sleep 100"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline() == b"\n"
+        try:
+            guard = started(order(record, f"cgroup:{app.name}"))
+            guard.pause()
+            guard.resume()
+            guard.close()
+        finally:
+            other.kill()
+
+
 def test_the_first_failure_resumes_all(app: Cgroup, record: Path, tmp_path: Path) -> None:
     app.python("import time; time.sleep(100)")
     program = tmp_path / "program"
@@ -192,9 +209,10 @@ def test_what_is_still_being_paused_when_another_fails_is_resumed_after_it(
 
 
 def test_the_record_cannot_be_written(app: Cgroup, tmp_path: Path) -> None:
-    guard = started(order(tmp_path / "none" / "m.paused", f"cgroup:{app.name}"))
+    """It is tried before any host pauses."""
+    guard = Guard(order(tmp_path / "none" / "m.paused", f"cgroup:{app.name}"))
     with pytest.raises(PauseFailed, match="No such file or directory"):
-        guard.pause()
+        guard.ready(lambda: None)
     guard.close()
     assert not app.asked()
 

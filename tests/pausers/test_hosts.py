@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,9 @@ from mirrord.core.errors import (
 )
 from mirrord.core.pause import LeftPaused
 from mirrord.link import connect
+from mirrord.pausers.applock import lock
 from mirrord.pausers.record import UNKNOWN, add
+from mirrord.pausers.registry import open_pauser
 from mirrord.system import steps
 from tests.pausers.conftest import NAME, stopped_at
 from tests.pausers.hosts import Hosts, hosts
@@ -349,12 +350,11 @@ def test_hosts_are_prepared_in_one_order(pair: Hosts) -> None:
 @contextmanager
 def locked(app: Cgroup) -> Iterator[Callable[[], None]]:
     """As another mirror holds it that pauses it."""
-    descriptor = os.open(app.folder, os.O_RDONLY)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    try:
-        yield lambda: fcntl.flock(descriptor, fcntl.LOCK_UN)
-    finally:
-        os.close(descriptor)
+    path = open_pauser(f"cgroup:{app.path}").lock_path()
+    assert path is not None
+    with ExitStack() as stack:
+        lock(path, stack, 0)
+        yield stack.close
 
 
 def test_two_mirrors_over_the_same_hosts(pair: Hosts) -> None:

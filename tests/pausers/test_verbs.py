@@ -79,20 +79,34 @@ VERBS: dict[str, Callable[[Hosts], object]] = {
     "delta": lambda pair: pair.service.delta(
         NAME, base=None, incremental=None, states=True, files=False
     ),
+    "resync": lambda pair: pair.service.resync(NAME, yes=True),
+    "prune": lambda pair: pair.service.prune(NAME, dry_run=False, accept=False),
+    "group test": lambda pair: pair.service.pause_once(NAME),
 }
 
 
-@pytest.mark.nightly  # each waits until the host counts as lost
-def test_each_verb_without_one_host(pair: Hosts) -> None:
+@pytest.mark.parametrize("is_cut", [
+    False,
+    pytest.param(True, marks=pytest.mark.nightly),  # each waits until the host counts as lost
+])  # fmt: skip
+def test_each_verb_without_one_host(pair: Hosts, *, is_cut: bool) -> None:
     """It fails with an error that names the host, and nothing is lost."""
-    pair.networks["two"].cut()
+    if is_cut:
+        pair.networks["two"].cut()
+    else:
+        pair.sshds["two"].stop()
     pair.again()
     for verb, run in VERBS.items():
         with pytest.raises(MirrordError) as failure:
             run(pair)
         assert "two" in str(failure.value) and "\n" not in str(failure.value), verb
+        assert not pair.any_asked(), verb
+    assert "cannot be reached: two: " in pair.service.explain(NAME).text
     assert _shown(pair) == {"1"}
-    pair.networks["two"].mend()
+    if is_cut:
+        pair.networks["two"].mend()
+    else:
+        pair.sshds["two"].start()
     _change(pair.here, "2")
     pair.again().update(NAME)
     assert _shown(pair) == {"2"}
