@@ -59,8 +59,6 @@ ON_MACHINE = (
     "test_reverse_after_a_break_and_back_again",
     "test_reverse_of_a_working_mirror_carries_the_last_changes_first",
 )
-#: A btrfs volume with nested ones cannot be set aside yet, nor has it user snapshots.
-NESTED_SUITES = ("test_transfer", "test_resume")
 VOLUMES = {"lab_remote_zvol", "volume", *MACHINE_SETS}
 
 
@@ -74,7 +72,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         away = (*MACHINE_SETS, "lab_remote")
         labs = [name for name in LABS if not (inside and name.startswith(away))]
         own = "user_snapshots" in metafunc.function.__name__
-        if own or metafunc.module.__name__.rpartition(".")[2] not in NESTED_SUITES:
+        copied = metafunc.module.__name__.endswith(".test_copies")
+        if own or copied:  # a volume with nested ones has neither
             labs = [name for name in labs if not name.endswith("_nested")]
         if metafunc.definition.get_closest_marker("one_volume") is not None:
             labs = [name for name in labs if name not in SET_LABS]

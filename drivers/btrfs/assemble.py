@@ -116,7 +116,12 @@ def _no_place(inner: str, where: str, why: str) -> Damaged:
 def drop(place: Layout, one: SnapshotEntry) -> None:
     """Delete the assembled tree of a snapshot, if there is one."""
     assert one.wrapper is not None, one
-    folder, tree = place.inner.store / "building", one.wrapper / layout.TREE
+    remove(place, one.wrapper / layout.TREE)
+
+
+def remove(place: Layout, tree: Path) -> None:
+    """Delete a folder with a tree, if there is one. It disappears in one step."""
+    folder = place.inner.store / "building"
     discard(folder)
     if tree.is_dir():
         files.make_directory("BTRFS:NESTED:FOLDER", folder, mode=0o700)
@@ -127,15 +132,28 @@ def drop(place: Layout, one: SnapshotEntry) -> None:
 def discard(folder: Path) -> None:
     """Delete the folder of trees that are not complete, or no longer needed."""
     inside = folder / layout.TREE
-    for tree in inside.iterdir() if inside.is_dir() else ():
-        subvolume.delete_all("BTRFS:NESTED:DISCARD", tree)
+    for path in sorted(inside.iterdir()) if inside.is_dir() else ():
+        if subvolume.is_subvolume(path):
+            subvolume.delete_all("BTRFS:NESTED:DISCARD", path)
+        else:
+            files.remove_file("BTRFS:NESTED:DISCARD", path)
     for path in (inside, folder):
         files.remove_directory("BTRFS:NESTED:DISCARD", path)
 
 
+def inner_parts(one: SnapshotEntry) -> list[str]:
+    """The paths of the nested subvolumes that belong to what was set aside."""
+    assert one.wrapper is not None, one
+    ours = {uuid for uuid, _last in layout.read_parts(one.wrapper / layout.PARTS).values()}
+    every = subvolume.below_with_info(one.path) if ours else ()
+    return [path for path, info in every if info.uuid in ours]
+
+
 def delete_snapshot(place: Layout, one: SnapshotEntry, where: str) -> None:
-    """Delete a snapshot of the store with its tree and its members."""
+    """Delete a snapshot of the store with its tree and its members; of what was set aside, with the
+    nested subvolumes that belong to it.
+    """
     steps.reached("BTRFS:NESTED:DELETE")
     drop(place, one)
-    store.delete(place, one, where)
+    store.delete(place, one, where, inner_parts(one))
     nested.sweep(place)

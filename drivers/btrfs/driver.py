@@ -353,7 +353,7 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
         done = staging.commit(place, transfer_id, show=show, where=str(self))
         staging.remove_spools(place)
         reserve.keep(place)
-        failover.tidy(place)
+        failover.tidy(place, self._parts())
         return done
 
     @guarded
@@ -369,17 +369,17 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
         place = self._place()
         if place.live:
             if place.store.is_dir():
-                failover.promote(place, None, str(self))
+                failover.promote(place, None, str(self), self._parts())
             return
         start = failover.to_promote(place, guid, str(self)) if place.store.is_dir() else None
         if start is None and standing.role(place)[0] is not Role.MIRROR:
             raise refusals.not_a_mirror(str(self))
         if os.path.lexists(place.view) and place.shown_wrapper() is None:
             raise refusals.view_replaced(str(place.view))
-        reserve.use(place, lambda: failover.promote(place, start, str(self), self._copy))
+        reserve.use(place, lambda: failover.promote(place, start, str(self), self._parts()))
 
-    def _copy(self, start: SnapshotEntry, path: Path) -> None:
-        failover.copy_of(start, path)
+    def _parts(self) -> failover.Parts:
+        return failover.Parts()
 
     @guarded
     def writers(self, kept: str = "", *, limit: int = 20) -> list[OpenWriter]:
@@ -473,6 +473,7 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
             mirror_id=mirror_id,
             keep_as=keep_as,
             where=str(self),
+            parts=self._parts(),
             set_aside=self._unhold,
         )
         # After an interruption the paths may have changed.
@@ -482,7 +483,7 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
     def reinstate(self, name: str) -> None:
         """See `Driver.reinstate`."""
         place = self._place()
-        reserve.use(place, lambda: failover.reinstate(place, name, str(self)))
+        reserve.use(place, lambda: failover.reinstate(place, name, str(self), self._parts()))
 
     @guarded
     def forget(self) -> None:

@@ -13,11 +13,11 @@ import contextlib
 import itertools
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from mirrord.core.errors import MIRROR, Damaged, NotFound, Refused
-from mirrord.core.model import Divergence, Snapshot, SnapshotKind
+from mirrord.core.model import Divergence, FileChange, Snapshot, SnapshotKind
 from mirrord.drivers import refusals
 from mirrord.drivers.btrfs import ioctl, layout, store, subvolume, walk
 from mirrord.drivers.btrfs.layout import Layout, Record
@@ -31,17 +31,31 @@ _COMPARED = "divergence"
 _OPENING_S = 0.05
 
 
-def copy_of(start: SnapshotEntry, path: Path) -> None:
-    """Make `path` a writable copy of a snapshot."""
-    subvolume.snapshot("BTRFS:PROMOTE:SNAPSHOT", start.path, path, read_only=False)
+class Parts:
+    """The subvolumes that a volume consists of: itself. With nested ones see nested_live.py."""
+
+    def copy(self, start: SnapshotEntry, path: Path) -> None:
+        """Make `path` a writable copy of a snapshot."""
+        subvolume.snapshot("BTRFS:PROMOTE:SNAPSHOT", start.path, path, read_only=False)
+
+    def paths(self, volume: Path) -> list[Path]:
+        """The subvolumes of one that was set aside, the outer ones first."""
+        return [volume]
+
+    def record(self, volume: Path) -> None:
+        """Record which subvolumes one that was set aside consists of."""
+
+    def unchanged(self, volume: Path, target: SnapshotEntry) -> bool:
+        """Whether a volume that was set aside certainly has nothing but the content of `target`."""
+        return not store.nested_names(volume, limit=1) and unchanged(volume, target)
+
+    def delete(self, wrapper: Path) -> None:
+        """Delete a folder with a volume that was set aside and is superfluous."""
+        subvolume.delete("BTRFS:ROLLBACK:DELETE", wrapper / wrapper.name)
+        _remove_wrapper(wrapper)
 
 
-def promote(
-    place: Layout,
-    start: SnapshotEntry | None,
-    where: str,
-    copy: Callable[[SnapshotEntry, Path], None] = copy_of,
-) -> None:
+def promote(place: Layout, start: SnapshotEntry | None, where: str, parts: Parts) -> None:
     """See `Driver.promote`: a writable copy of `start` takes the place of the view's link."""
     ready = place.swap / _PROMOTING
     if not place.live:
@@ -55,7 +69,7 @@ def promote(
         _refuse_mounted(place, where)
         layout.make_store("BTRFS:PROMOTE", place, public=True)
         sweep(place)  # leftovers of an earlier attempt, perhaps from an older snapshot
-        copy(start, ready)
+        parts.copy(start, ready)
         if os.path.lexists(place.view):
             files.exchange("BTRFS:PROMOTE:EXCHANGE", place.view, ready)
         else:  # the link was removed
@@ -106,6 +120,7 @@ def rollback(
     mirror_id: str,
     keep_as: str,
     where: str,
+    parts: Parts,
     set_aside: Callable[[], None],
 ) -> str | None:
     """See `Driver.rollback`: a link to the snapshot replaces the live volume. The volume is moved
@@ -118,7 +133,7 @@ def rollback(
     if place.live:
         _refuse_mounted(place, where)
         layout.make_store("BTRFS:ROLLBACK", place, public=True)
-        _keep_set_aside(place, None, keep_as)  # left by an unfinished rollback: never lose it
+        _keep_set_aside(place, None, keep_as, parts)  # of an unfinished one: not lost
         layout.write_mirror_id("BTRFS:ROLLBACK:MIRROR", place, mirror_id)
         files.switch_link("BTRFS:ROLLBACK:READY", link, place.outside)
         files.exchange("BTRFS:ROLLBACK:EXCHANGE", place.view, place.outside)
@@ -129,7 +144,7 @@ def rollback(
             layout.write_mirror_id("BTRFS:ROLLBACK:MIRROR", place, mirror_id)
         if place.shown_wrapper() != target.wrapper.name:
             files.switch_link("BTRFS:ROLLBACK:SHOW", link, place.view)
-    kept = _keep_set_aside(place, target, keep_as)
+    kept = _keep_set_aside(place, target, keep_as, parts)
     sweep(place)
     return kept
 
@@ -142,7 +157,7 @@ def _mirror_id(place: Layout) -> str:
         return ""
 
 
-def reinstate(place: Layout, name: str, where: str) -> None:
+def reinstate(place: Layout, name: str, where: str, parts: Parts) -> None:
     """See `Driver.reinstate`."""
     wrapper = place.swap / layout.component(name, where)
     if not place.live:
@@ -152,7 +167,8 @@ def reinstate(place: Layout, name: str, where: str) -> None:
             files.rename("BTRFS:REINSTATE:MOVE", kept, wrapper)
         if not subvolume.is_subvolume(wrapper / name):
             raise NotFound("nothing is set aside under that name", where=where, why=name)
-        subvolume.set_read_only("BTRFS:REINSTATE:WRITABLE", wrapper / name, False)
+        for path in reversed(parts.paths(wrapper / name)):
+            subvolume.set_read_only("BTRFS:REINSTATE:WRITABLE", path, False)
         if os.path.lexists(place.view):
             files.exchange("BTRFS:REINSTATE:EXCHANGE", place.view, wrapper / name)
         else:
@@ -181,7 +197,9 @@ def _set_aside_folders(place: Layout) -> list[Path]:
     return [path for path in found if path.is_dir() and not subvolume.is_subvolume(path)]
 
 
-def _keep_set_aside(place: Layout, target: SnapshotEntry | None, keep_as: str) -> str | None:
+def _keep_set_aside(
+    place: Layout, target: SnapshotEntry | None, keep_as: str, parts: Parts
+) -> str | None:
     """Freeze what was set aside, and keep it as a DIVERGED snapshot; delete it when its content is
     certainly that of `target`. Returns the name under which the volume of `keep_as` is kept.
     """
@@ -191,11 +209,10 @@ def _keep_set_aside(place: Layout, target: SnapshotEntry | None, keep_as: str) -
         if not subvolume.is_subvolume(volume):
             _remove_wrapper(wrapper)  # the exchange was not reached, or was undone
             continue
-        _freeze(place, wrapper)
+        _freeze(place, wrapper, parts)
         mine = _has_name(wrapper.name, keep_as)
-        if mine and target is not None and _is_redundant(volume, target):
-            subvolume.delete("BTRFS:ROLLBACK:DELETE", volume)
-            _remove_wrapper(wrapper)
+        if mine and target is not None and _is_redundant(volume, target, parts):
+            parts.delete(wrapper)
             continue
         # A read-only subvolume cannot be renamed into another folder; a folder with one can.
         files.rename("BTRFS:ROLLBACK:KEEP", wrapper, place.diverged / wrapper.name)
@@ -203,7 +220,7 @@ def _keep_set_aside(place: Layout, target: SnapshotEntry | None, keep_as: str) -
     return max((name for name in kept if _has_name(name, keep_as)), default=None)
 
 
-def tidy(place: Layout) -> None:
+def tidy(place: Layout, parts: Parts) -> None:
     """Finish operations whose record was lost: keep what a rollback set aside (no listing shows
     what is in `swap/`), and delete what never was live. What fails now, for example because the
     disk is full, is left for the next call.
@@ -211,7 +228,7 @@ def tidy(place: Layout) -> None:
     with contextlib.suppress(OSError):
         sweep(place)
         if _set_aside_folders(place) or subvolume.is_subvolume(place.outside):
-            _keep_set_aside(place, None, "diverged.unfinished")
+            _keep_set_aside(place, None, "diverged.unfinished", parts)
 
 
 def _free_name(place: Layout, name: str) -> str:
@@ -229,22 +246,27 @@ def _has_name(name: str, wanted: str) -> bool:
     return name == wanted or name.startswith(f"{wanted}~")
 
 
-def _is_redundant(volume: Path, target: SnapshotEntry) -> bool:
+def _is_redundant(volume: Path, target: SnapshotEntry, parts: Parts) -> bool:
     """Whether the snapshot contains everything in the volume, and no process can still write to it.
 
     False when the open files of some processes are not visible.
 
-    The volume is read-only, so no file can be opened for writing any more. An open() that had
+    All of it is read-only, so no file can be opened for writing any more. An open() that had
     passed its checks before completes within the pause.
     """
-    if store.nested_names(volume, limit=1) or not sees_all():
+    if not sees_all():
         return False
-    device = os.stat(volume).st_dev
+    devices = [os.stat(path).st_dev for path in parts.paths(volume)]
+
+    def same() -> bool:
+        written = any(writers_on(device, limit=1) for device in devices)
+        return not written and parts.unchanged(volume, target)
+
     for _ in range(2):
-        if writers_on(device, limit=1) or not unchanged(volume, target):
+        if not same():
             return False
         clock.sleep_s(_OPENING_S)
-    return not writers_on(device, limit=1) and unchanged(volume, target)
+    return same()
 
 
 def _remove_wrapper(wrapper: Path) -> None:
@@ -253,13 +275,19 @@ def _remove_wrapper(wrapper: Path) -> None:
     files.remove_directory("BTRFS:ROLLBACK:LEFTOVER", wrapper)
 
 
-def _freeze(place: Layout, wrapper: Path) -> None:
+def _freeze(place: Layout, wrapper: Path, parts: Parts) -> None:
     """Turn a volume that was set aside into a snapshot, and record its identity."""
     kept = wrapper / wrapper.name
     # Data still in memory belongs to it, and must not count as a change later.
     files.sync_filesystem("BTRFS:ROLLBACK:SYNC", kept)
-    subvolume.set_read_only("BTRFS:ROLLBACK:READONLY", kept)
+    writable = [kept]
+    while writable:  # while an outer one is writable, others can be created in it
+        parts.record(kept)  # what is read-only does not show that it was writable
+        for path in writable:
+            subvolume.set_read_only("BTRFS:ROLLBACK:READONLY", path)
+        writable = [path for path in parts.paths(kept) if not subvolume.info(path).read_only]
     files.sync_filesystem("BTRFS:ROLLBACK:SYNC", kept)
+    parts.record(kept)
     info = subvolume.info(kept)
     snapshot = Snapshot(
         guid=info.guid,
@@ -275,23 +303,44 @@ def _freeze(place: Layout, wrapper: Path) -> None:
 
 def divergence(place: Layout, start: SnapshotEntry, *, limit: int, where: str) -> Divergence:
     """See `Driver.divergence`: a temporary snapshot of the live volume is compared."""
+    changes = list[FileChange]()
+    if place.live and not unchanged(place.view, start):
+        changes = changed_files(place, place.view, start, where)
+    return diverged(place, start, changes, limit)
+
+
+def changed_files(
+    place: Layout,
+    volume: Path,
+    start: SnapshotEntry | None,
+    where: str,
+    placed: Collection[str] = (),
+) -> list[FileChange]:
+    """What changed in a live subvolume since a snapshot of it (see `walk.changed_files`).
+
+    place: the store in which a temporary snapshot of it is taken.
+    """
+    layout.make_store("BTRFS:DIVERGENCE", place, public=False)
+    sweep(place)
+    path = place.swap / _COMPARED
+    subvolume.snapshot("BTRFS:DIVERGENCE:SNAPSHOT", volume, path, read_only=True)
+    try:
+        info = subvolume.info(path)
+        snapshot = Snapshot(info.guid, path.name, SnapshotKind.REFERENCE, info.otransid, 0)
+        return walk.changed_files(start, SnapshotEntry(snapshot, info, path), where, placed)
+    finally:
+        subvolume.delete("BTRFS:DIVERGENCE:DELETE", path)
+
+
+def diverged(
+    place: Layout, start: SnapshotEntry, changes: Sequence[FileChange], limit: int
+) -> Divergence:
+    """The divergence that consists of these changes and of the newer snapshots."""
     newer = tuple(
         one.snapshot.name
         for one in store.kept(place)
         if one.snapshot.kind is SnapshotKind.REFERENCE and one.snapshot.order > start.snapshot.order
     )
-    if not place.live or unchanged(place.view, start):
-        return Divergence(start.snapshot.guid, 0, (), 0, newer)
-    layout.make_store("BTRFS:DIVERGENCE", place, public=False)
-    sweep(place)
-    path = place.swap / _COMPARED
-    subvolume.snapshot("BTRFS:DIVERGENCE:SNAPSHOT", place.view, path, read_only=True)
-    try:
-        info = subvolume.info(path)
-        snapshot = Snapshot(info.guid, path.name, SnapshotKind.REFERENCE, info.otransid, 0)
-        changes = walk.changed_files(start, SnapshotEntry(snapshot, info, path), where)
-    finally:
-        subvolume.delete("BTRFS:DIVERGENCE:DELETE", path)
     return Divergence(
         base=start.snapshot.guid,
         changed_bytes=sum(change.data_bytes for change in changes),
@@ -311,8 +360,11 @@ def sweep(place: Layout) -> None:
             files.remove_file("BTRFS:SWAP:LEFTOVER", path)
 
 
-def unchanged(volume: Path, start: SnapshotEntry) -> bool:
+def unchanged(volume: Path, start: SnapshotEntry, begun: int = 0) -> bool:
     """Whether a live or formerly live volume certainly has the content of the intact `start`.
+
+    begun: the last change of a volume that began as the snapshot, if it was changed when it was
+    made live (nested subvolumes were placed in it); otherwise 0.
 
     Every change of a file updates its inode and the subvolume's ctransid, except after a power
     failure (`subvolume.last_change`). A snapshot inherits both from its origin, and taking one
@@ -320,14 +372,15 @@ def unchanged(volume: Path, start: SnapshotEntry) -> bool:
     it is written to disk first.
     The volume must be the origin of the snapshot, or have begun as the snapshot.
     """
-    if ioctl.transaction_in_memory(volume) not in (None, start.info.ctransid):
+    wanted = begun or start.info.ctransid
+    if ioctl.transaction_in_memory(volume) not in (None, wanted):
         return False
     files.sync_filesystem("BTRFS:CHANGED:SYNC", volume)
     live = subvolume.info(volume)
     related = start.info.parent_uuid == live.uuid or live.parent_uuid == start.info.uuid
-    if not (related and start.snapshot.intact and live.ctransid == start.info.ctransid):
+    if not (related and start.snapshot.intact and live.ctransid == wanted):
         return False
-    then = subvolume.last_change(start.path, start.info)
+    then = begun or subvolume.last_change(start.path, start.info)
     return subvolume.last_change(volume, live) == then
 
 

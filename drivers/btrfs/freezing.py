@@ -3,6 +3,9 @@
 The kernel then refuses to open files in it for writing. Descriptors that are already open can
 still be written to; `Driver.writers` lists the processes that have them. `frozen.json` in the store
 records that mirrord made the volume read-only; the process doing so holds a lock on that file.
+
+Nested subvolumes that belong to the volume are frozen with it, the outer ones first, and thawed
+before it. So they are frozen by mirrord only while the volume is.
 """
 
 from __future__ import annotations
@@ -12,20 +15,24 @@ import fcntl
 import os
 import sys
 
-from mirrord.core.errors import Busy, Refused
-from mirrord.drivers.btrfs import layout, subvolume
+from mirrord.core.errors import Busy, MirrordError, Refused
+from mirrord.drivers.btrfs import layout, nested, subvolume
 from mirrord.drivers.btrfs.ioctl import opened
 from mirrord.drivers.btrfs.layout import Layout
 from mirrord.system import files
 from mirrord.system.deadman import Deadman
 
-#: Clears the flag through the descriptor: the path may belong to another volume by then.
+#: Clears the flag through descriptors: the paths may belong to other volumes by then.
 _THAW = """\
 import fcntl, struct, sys
-flags = bytearray(8)
-fcntl.ioctl(int(sys.argv[1]), 0x80089419, flags)
-[now] = struct.unpack("=Q", flags)
-fcntl.ioctl(int(sys.argv[1]), 0x4008941A, struct.pack("=Q", now & ~2))
+for volume in map(int, sys.argv[1:]):
+    try:
+        flags = bytearray(8)
+        fcntl.ioctl(volume, 0x80089419, flags)
+        [now] = struct.unpack("=Q", flags)
+        fcntl.ioctl(volume, 0x4008941A, struct.pack("=Q", now & ~2))
+    except OSError:
+        pass  # it was deleted
 """
 
 
@@ -34,7 +41,7 @@ class Freeze:
 
     def __init__(self, place: Layout, where: str) -> None:
         live = subvolume.info(place.view)
-        if live.read_only and layout.read_frozen(place) != live.uuid:
+        if live.read_only and not is_frozen(place):
             raise Refused(  # a thaw would make it writable, against the administrator's intent
                 "the volume is read-only",
                 where=where,
@@ -42,17 +49,30 @@ class Freeze:
                 hint=f"Make it writable first: btrfs property set -ts {place.view} ro false",
             )
         layout.make_store("BTRFS:FREEZE", place, public=False)
+        inner = nested.of(place).members if place.nested else {}
+        paths, uuids = [place.view], [one.uuid for one in inner.values()]
+        paths += [place.view / path for path in inner]
         with contextlib.ExitStack() as stack:
-            layout.write_frozen("BTRFS:FREEZE:RECORD", place, live.uuid)
+            layout.write_frozen("BTRFS:FREEZE:RECORD", place, live.uuid, uuids)
             held = os.open(place.frozen_file, os.O_RDONLY | os.O_CLOEXEC)
             stack.callback(os.close, held)
             _claim(held, where)
-            with opened(place.view, os.O_DIRECTORY) as volume:
-                self._deadman = Deadman(
-                    [sys.executable, "-I", "-S", "-c", _THAW, str(volume)], keep=[volume]
-                )
+            with contextlib.ExitStack() as opening:
+                volumes = [
+                    opening.enter_context(opened(path, os.O_DIRECTORY)) for path in reversed(paths)
+                ]
+                words = [sys.executable, "-I", "-S", "-c", _THAW, *map(str, volumes)]
+                self._deadman = Deadman(words, keep=volumes)
             stack.callback(self._deadman.release)
-            subvolume.set_read_only("BTRFS:FREEZE:SET", place.view, True)
+            try:
+                for path in paths:
+                    subvolume.set_read_only("BTRFS:FREEZE:SET", path, True)
+                now = nested.of(place).members if place.nested else {}
+                if now.keys() != inner.keys():
+                    raise _changing(where)
+            except (OSError, MirrordError):
+                _thaw(place)
+                raise
             files.sync_filesystem("BTRFS:FREEZE:SYNC", place.view)
             self._held = stack.pop_all()
 
@@ -67,16 +87,29 @@ def thaw(place: Layout, where: str) -> None:
         return
     with opened(place.frozen_file) as held:
         _claim(held, where)
-        subvolume.set_read_only("BTRFS:THAW:SET", place.view, False)
+        _thaw(place)
         files.remove_file("BTRFS:THAW:RECORD", place.frozen_file)
+
+
+def _thaw(place: Layout) -> None:
+    inner = nested.of(place).members if place.nested else {}
+    frozen = [path for path, one in inner.items() if one.read_only]
+    for path in [*reversed(frozen), ""]:
+        subvolume.set_read_only("BTRFS:THAW:SET", place.view / path, False)
 
 
 def is_frozen(place: Layout) -> bool:
     """Whether the live volume is read-only because mirrord froze it."""
-    if not place.live or not place.frozen_file.exists():
-        return False
-    live = subvolume.info(place.view)
-    return live.read_only and layout.read_frozen(place) == live.uuid
+    return bool(layout.frozen(place))
+
+
+def _changing(where: str) -> Busy:
+    return Busy(
+        "the nested subvolumes change while they are frozen",
+        where=where,
+        why="one was created, renamed or removed",
+        hint="Run the same command again.",
+    )
 
 
 def _claim(held: int, where: str) -> None:

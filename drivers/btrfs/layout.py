@@ -10,6 +10,7 @@
         nested/                           with `nested`: a store like this one, of the members
         staging/<transfer>/<name>/<name>  what is being received
         diverged/<name>/<name>            the losing sides of resyncs
+        diverged/<name>/parts.json        with `nested`: the nested subvolumes that belong to it
         checkpoints/<transfer>            what an interrupted transfer has applied (checkpoints.py)
         swap/                             what is about to be exchanged with V
         mirror.json                       the mirror that a destination belongs to
@@ -31,7 +32,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,6 +49,8 @@ RECORD = "transfer.json"
 #: In the folder of a snapshot: its members, and the folder of the assembled tree (nested.py).
 MEMBERS = "members.json"
 TREE = "tree"
+#: In the folder of what was set aside: its nested subvolumes (nested_live.py).
+PARTS = "parts.json"
 _FORMAT = 1
 _NAME_BYTES_MAX = 200
 
@@ -313,18 +316,46 @@ def write_mirror_id(op: str, layout: Layout, mirror_id: str) -> None:
     _write(op, layout.mirror_file, {"format": _FORMAT, "mirror_id": mirror_id})
 
 
-def write_frozen(op: str, layout: Layout, uuid: str) -> None:
-    """Record that the live volume `uuid` is about to be frozen; durable."""
-    _write(op, layout.frozen_file, {"format": _FORMAT, "uuid": uuid})
+def write_frozen(op: str, layout: Layout, uuid: str, nested: Sequence[str] = ()) -> None:
+    """Record that the live volume `uuid` with those nested is about to be frozen; durable."""
+    _write(op, layout.frozen_file, {"format": _FORMAT, "uuid": uuid, "nested": list(nested)})
 
 
-def read_frozen(layout: Layout) -> str:
-    """The uuid of the frozen volume; "" when none is recorded, or the record is unreadable."""
+def read_frozen(layout: Layout) -> tuple[str, ...]:
+    """The uuids of the frozen volume and of its nested ones; () when none are recorded, or the
+    record is unreadable.
+    """
     try:
         document = _read(layout.frozen_file)
-        return _text(document["uuid"]) if document is not None else ""
+        if document is None:
+            return ()
+        return _text(document["uuid"]), *map(_text, document.get("nested", ()))
     except (Damaged, KeyError, TypeError):
-        return ""
+        return ()
+
+
+def frozen(layout: Layout) -> tuple[str, ...]:
+    """The same, while the live volume is read-only because mirrord froze it; () otherwise."""
+    if not layout.live or not layout.frozen_file.exists():
+        return ()
+    live, uuids = subvolume.info(layout.view), read_frozen(layout)
+    return uuids if live.read_only and uuids[:1] == (live.uuid,) else ()
+
+
+def write_parts(op: str, path: Path, parts: Mapping[str, subvolume.Info]) -> None:
+    """Record uuid and last change of the subvolumes of a volume, by path; durable."""
+    rows = {name: [one.uuid, one.ctransid] for name, one in parts.items()}
+    _write(op, path, {"format": _FORMAT, "parts": rows})
+
+
+def read_parts(path: Path) -> dict[str, tuple[str, int]]:
+    """The same; {} when there is no legible record."""
+    try:
+        document = _read(path) or {"parts": {}}
+        rows = document["parts"].items()
+        return {_text(name): (_text(uuid), _number(last)) for name, (uuid, last) in rows}
+    except (Damaged, KeyError, TypeError, ValueError, AttributeError):
+        return {}
 
 
 def read_copy(layout: Layout) -> tuple[str, str] | None:

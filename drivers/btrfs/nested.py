@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,8 +41,16 @@ class Found(NamedTuple):
     skipped: list[str]
 
 
-def find(volume: Path) -> Found:
-    """What is nested in a volume. Read-only ones, snapper's, and what is below them is skipped."""
+def of(place: Layout) -> Found:
+    """What is nested in the live volume."""
+    return find(place.view, layout.frozen(place))
+
+
+def find(volume: Path, frozen: Collection[str] = ()) -> Found:
+    """What is nested in a volume. Read-only ones, snapper's, and what is below them is skipped.
+
+    frozen: the uuids of those that are read-only because mirrord froze them.
+    """
     found, skipped = dict[str, subvolume.Info](), list[str]()
     every = sorted(subvolume.below_with_info(volume), key=lambda one: (one[0].count("/"), one[0]))
     for path, info in every:
@@ -50,16 +58,17 @@ def find(volume: Path) -> Found:
         if layout.STORE in parts:
             continue
         below = any(f"{path}/".startswith(f"{one}/") for one in skipped)
-        if below or info.read_only or SNAPPER in parts:
+        fixed = info.read_only and info.uuid not in frozen
+        if below or fixed or SNAPPER in parts:
             skipped.append(path)
         else:
             found[path] = info
     return Found(found, skipped)
 
 
-def notes(volume: Path) -> tuple[str, ...]:
+def notes(place: Layout) -> tuple[str, ...]:
     """A note on what is skipped."""
-    skipped = [escaped(path) for path in find(volume).skipped]
+    skipped = [escaped(path) for path in of(place).skipped]
     if not skipped:
         return ()
     return (
@@ -157,6 +166,7 @@ def take(place: Layout, name: str, listed: str, where: str) -> Snapshot:
         layout.make_store("BTRFS:STORE", place.inner, public=False)
         reserve.keep(place)
         failover.sweep(place)
+        failover.sweep(place.inner)
         for number in range(_TRIES):
             sweep(place, name)
             if _take(place, name, where, last=number + 1 == _TRIES):
@@ -171,7 +181,7 @@ def take(place: Layout, name: str, listed: str, where: str) -> Snapshot:
 
 def _take(place: Layout, name: str, where: str, *, last: bool) -> bool:
     """Take the members' snapshots and write the list; False: they do not fit together."""
-    before = find(place.view)
+    before = of(place)
     if len(before.members) >= MEMBERS_MAX:
         raise Refused(
             f"the volume has {len(before.members)} nested subvolumes",
@@ -192,8 +202,7 @@ def _take(place: Layout, name: str, where: str, *, last: bool) -> bool:
         taken = dict(zip(volumes, map(subvolume.info, wanted), strict=True))
     except (FileNotFoundError, NotADirectoryError):
         taken = {}  # one was removed just now
-    lineages = _lineages(place)
-    if not _fit(volumes, dict(zip(volumes, wanted, strict=True)), taken, find(place.view)):
+    if not _fit(volumes, dict(zip(volumes, wanted, strict=True)), taken, of(place)):
         if last:
             raise Busy(
                 "the nested subvolumes change while a snapshot is taken",
@@ -202,16 +211,20 @@ def _take(place: Layout, name: str, where: str, *, last: bool) -> bool:
                 hint="Run the same command again.",
             )
         return False
-    members, used = list[Member](), set[str]()
+    names = lineages_of(place, volumes)
+    members = [Member(path, taken[path].guid, names[path], None) for path in volumes]
+    write("BTRFS:NESTED:MEMBERS", folder / name, Manifest(tuple(members)))
+    return True
+
+
+def lineages_of(place: Layout, volumes: Mapping[str, subvolume.Info]) -> dict[str, str]:
+    """The lineage of each of the live subvolumes, by path."""
+    lineages, found = _lineages(place), dict[str, str]()
     for path, info in volumes.items():
         lineage = lineages.get(info.uuid) or lineages.get(info.parent_uuid, info.uuid)
         lineage = lineage if path else ""
-        if lineage in used:
-            lineage = info.uuid
-        used.add(lineage)
-        members.append(Member(path, taken[path].guid, lineage, None))
-    write("BTRFS:NESTED:MEMBERS", folder / name, Manifest(tuple(members)))
-    return True
+        found[path] = info.uuid if lineage in found.values() else lineage
+    return found
 
 
 def _fit(

@@ -5,9 +5,9 @@
 | nested | the existing nested subvolumes, lists of members, taking their snapshots together |
 | nested_receive | the receiver of all members; commit and discard |
 | assemble | the tree that is shown, and the one that becomes live |
+| nested_live | the live volume: what it began as, what is set aside, its changes |
 
 The root represents the volume: it has the guid of a snapshot, the role, the records and the lock.
-A live volume cannot be set aside yet, so its `rollback` and all that prepares it is refused.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ import contextlib
 import json
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import ClassVar
 
-from mirrord.core.errors import CheckpointUseless, Diverged, MirrordError, Refused, Unsupported
+from mirrord.core.errors import CheckpointUseless, Diverged, Refused, Unsupported
 from mirrord.core.model import (
     BlockStates,
     Changes,
@@ -29,6 +28,7 @@ from mirrord.core.model import (
     ReceiveRequest,
     Role,
     Snapshot,
+    SnapshotKind,
     Staging,
     VolumeFacts,
 )
@@ -38,6 +38,7 @@ from mirrord.drivers.btrfs import (
     failover,
     layout,
     nested,
+    nested_live,
     nested_receive,
     receivers,
     reserve,
@@ -54,10 +55,6 @@ from mirrord.drivers.btrfs.stream import BtrfsSendStream, Checkpoint
 from mirrord.drivers.contract import Capability, Pool
 from mirrord.drivers.memberstreams import Manifest, Member, TreeSendStream
 from mirrord.system import files
-
-_FIXED = (
-    "it includes nested subvolumes, and mirrord cannot yet set such a volume aside with all of them"
-)
 
 _PIECE_BYTES = 1 << 20
 
@@ -77,24 +74,25 @@ class NestedDriver(BtrfsDriver):
         found = standing.facts(place, self.location)._replace(kind=self.kind)
         if found.role is not Role.LIVE:
             return found
-        return found._replace(
-            fixed=found.fixed or _FIXED, notes=found.notes + nested.notes(place.view)
-        )
+        return found._replace(notes=found.notes + nested.notes(place))
 
     # Snapshots
 
     @guarded
     def snapshots(self) -> list[Snapshot]:
         """See `Driver.snapshots`. The path is that of the assembled tree, where there is one."""
-        paths, damaged = dict[str, str](), set[str]()
-        for one in nested.references(self._place()):
-            paths[one.snapshot.guid] = str(assemble.shown_path(one) or "")
-            if not nested.legible_members(one):
-                damaged.add(one.snapshot.guid)
+        paths, sound = dict[str, str](), set[str]()
+        for one in store.kept(self._place()):
+            if one.snapshot.kind is SnapshotKind.REFERENCE:
+                paths[one.snapshot.guid] = str(assemble.shown_path(one) or "")
+                legible = bool(nested.legible_members(one))
+            else:
+                paths[one.snapshot.guid] = one.snapshot.path
+                legible = nested_live.intact(one)
+            if legible:
+                sound.add(one.snapshot.guid)
         return [
-            one._replace(
-                path=paths.get(one.guid, ""), intact=one.intact and one.guid not in damaged
-            )
+            one._replace(path=paths.get(one.guid, ""), intact=one.intact and one.guid in sound)
             for one in super().snapshots()
         ]
 
@@ -147,19 +145,13 @@ class NestedDriver(BtrfsDriver):
 
     @guarded
     def changed_since(self, guid: str) -> bool:
-        """See `Driver.changed_since`. A new, removed or renamed nested subvolume is a change."""
+        """See `Driver.changed_since`."""
         place = self._live_place()
         one = store.find(place, guid)
         if one is None:
             raise refusals.snapshot_missing(str(self), guid)
-        try:
-            members = nested.entries(place, one, str(self))
-        except MirrordError:
-            return True
-        paths = {"", *nested.find(place.view).members}
-        return paths != set(members) or not all(
-            failover.unchanged(place.view / path, entry) for path, (_m, entry) in members.items()
-        )
+        found = nested.of(place)
+        return not nested_live.unchanged(place, place.view, found, one, str(self))
 
     # Source
 
@@ -279,6 +271,7 @@ class NestedDriver(BtrfsDriver):
         place = self._mirror_place()
         done = nested_receive.commit(place, transfer_id, show=show, where=str(self))
         reserve.keep(place)
+        failover.tidy(place, self._parts())
         return done
 
     @guarded
@@ -293,6 +286,8 @@ class NestedDriver(BtrfsDriver):
         for one in nested_receive.stagings(place):
             nested_receive.discard(place, one.transfer_id, str(self))
         assemble.discard(place.inner.store / "building")
+        if nested_live.begun_file(place).exists():
+            files.remove_file("BTRFS:FORGET:MARK", nested_live.begun_file(place))
         files.remove_directory("BTRFS:FORGET:STORE", place.inner.store / "transfers")
         if place.inner.store.is_dir():
             layout.remove_empty_store("BTRFS:FORGET:STORE", place.inner)
@@ -300,8 +295,8 @@ class NestedDriver(BtrfsDriver):
 
     # Failing over
 
-    def _copy(self, start: SnapshotEntry, path: Path) -> None:
-        assemble.make(self._place(), start, path, str(self))
+    def _parts(self) -> nested_live.NestedParts:
+        return nested_live.NestedParts(self._place(), str(self))
 
     @guarded
     def mark(self) -> str:
@@ -311,36 +306,27 @@ class NestedDriver(BtrfsDriver):
             return found
         inner = {
             path: [one.uuid, subvolume.last_change(place.view / path, one)]
-            for path, one in nested.find(place.view).members.items()
+            for path, one in nested.of(place).members.items()
         }
         return f"{found} {json.dumps(inner)}"
 
-    def _refuse(self) -> Unsupported:
-        return Unsupported(
-            "the volume cannot be set aside or frozen",
-            where=str(self),
-            why=_FIXED,
-            hint="Rename it, for example to NAME.old: what is needed is then created in its place.",
-        )
-
-    def freeze(self) -> None:
-        """See `Driver.freeze`."""
-        raise self._refuse()
-
+    @guarded
     def divergence(self, guid: str, *, limit: int = 100) -> Divergence:
         """See `Driver.divergence`."""
-        if self._place().live:
-            raise self._refuse()
-        return super().divergence(guid, limit=limit)
-
-    def rollback(self, guid: str, *, mirror_id: str, keep_as: str) -> str | None:
-        """See `Driver.rollback`: of a view, or where the live volume was lost."""
         place = self._place()
-        if place.live:
-            raise self._refuse()
+        start = store.require_base(place, guid, str(self))
+        return nested_live.divergence(place, start, limit=limit, where=str(self))
+
+    @guarded
+    def rollback(self, guid: str, *, mirror_id: str, keep_as: str) -> str | None:
+        """See `Driver.rollback`. The tree that is to be shown is there before anything is moved."""
+        place = self._place()
         target = store.find(place, guid)
         if target is not None and target.snapshot.intact:
             reserve.use(place, lambda: assemble.show(place, target, str(self)))
+        if place.live and not layout.frozen(place) and place.frozen_file.exists():
+            # Of a freeze that ended: what is read-only now is so by somebody else.
+            files.remove_file("BTRFS:ROLLBACK:THAWED", place.frozen_file)
         return super().rollback(guid, mirror_id=mirror_id, keep_as=keep_as)
 
     def begin_test(self, place: str = "") -> VolumeFacts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -139,15 +139,17 @@ def shown(place: Layout) -> SnapshotEntry | None:
     return in_wrapper(place, place.snapshots / wrapper, SnapshotKind.REFERENCE)
 
 
-def delete(place: Layout, one: SnapshotEntry, where: str) -> None:
-    """Delete a snapshot of the store and its folder; durable."""
+def delete(place: Layout, one: SnapshotEntry, where: str, parts: Collection[str] = ()) -> None:
+    """Delete a snapshot of the store and its folder; durable. parts: the paths of the nested
+    subvolumes that belong to it.
+    """
     if one.wrapper is None:
         raise Refused("cannot delete a user snapshot", where=where, why=str(one.path))
     # (A snapshot that was changed since has another identity than the pinned one.)
     guids = {one.snapshot.guid, one.info.guid}
     pinned = snapshottrees.pinned(place.verify, pinfiles.load(place.pins))
     demand_free(pinned, guids, one.snapshot.name, where)
-    nested = nested_names(one.path, limit=1)
+    nested = [name for name in nested_names(one.path) if name not in parts]
     if nested:
         raise Refused(
             f"'{one.snapshot.name}' contains the nested subvolume '{nested[0]}'",
@@ -155,7 +157,7 @@ def delete(place: Layout, one: SnapshotEntry, where: str) -> None:
             why="it was part of a volume that was set aside, and contains data of its own",
             hint=f"Move {one.path / nested[0]} elsewhere (or delete it) and try again.",
         )
-    subvolume.delete("BTRFS:DELETE:SUBVOLUME", one.path)
+    subvolume.delete_all("BTRFS:DELETE:SUBVOLUME", one.path, parts)
     sweep(place)
     if place.live:  # do not force out users' writes that are in memory
         subvolume.begin_commit(place.store, place.known.committing)
@@ -174,8 +176,8 @@ def sweep(place: Layout) -> None:
                 files.remove_directory("BTRFS:DELETE:FOLDER", wrapper)
 
 
-def nested_names(path: Path, *, limit: int) -> list[str]:
-    """Paths of at most `limit` subvolumes inside the one at `path`, without our own store."""
+def nested_names(path: Path, *, limit: int | None = None) -> list[str]:
+    """Paths of (at most `limit`) subvolumes inside the one at `path`, without our own store."""
     theirs = (name for name, _ in subvolume.below(path) if layout.STORE not in name.split("/"))
     return list(itertools.islice(theirs, limit))
 

@@ -14,7 +14,7 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -211,11 +211,12 @@ def delete(op: str, path: str | Path) -> None:
     btrfsutil.delete_subvolume(os.fspath(path))
 
 
-def delete_all(op: str, path: str | Path) -> None:
-    """Delete a subvolume that never was live, with those nested in it, the inner ones first."""
-    every = sorted(
-        [*(name for name, _id in below(path)), ""], key=lambda one: one.split("/") if one else []
-    )
+def delete_all(op: str, path: str | Path, nested: Collection[str] | None = None) -> None:
+    """Delete a subvolume with those nested in it, the inner ones first. nested: their paths; None:
+    all that there are. (The kernel does not delete one that contains others.)
+    """
+    inner = (name for name, _id in below(path)) if nested is None else nested
+    every = sorted([*inner, ""], key=lambda one: one.split("/") if one else [])
     if len(every) > 1:
         for one in every:  # nothing can be removed from what is read-only
             if info(Path(path) / one).read_only:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -151,27 +152,34 @@ def _states(path: Path, counts: tuple[int, int, int]) -> BlockStates:
 
 
 def changed_files(
-    base: SnapshotEntry | None, incremental: SnapshotEntry, where: str
+    base: SnapshotEntry | None,
+    incremental: SnapshotEntry,
+    where: str,
+    placed: Collection[str] = (),
 ) -> list[FileChange]:
-    """The changed files, ordered by path, from a stream without data."""
+    """The changed files, ordered by path, from a stream without data.
+
+    placed: directories that something was placed in without a change of their times.
+    """
     found = []
     for name, kind, data_bytes in _collected(base, incremental, where).finish():
         path = os.fsdecode(name)
         if kind == "times":
-            if base is not None and _only_read(base.path / path, incremental.path / path):
+            old, new = (one.path / path for one in (base or incremental, incremental))
+            if base is not None and _only_read(old, new, placed=path in placed):
                 continue
             kind = "metadata"
         found.append(FileChange(path, kind, data_bytes))
     return found
 
 
-def _only_read(old: Path, new: Path) -> bool:
-    """Whether only the access time differs."""
+def _only_read(old: Path, new: Path, *, placed: bool) -> bool:
+    """Whether only the access time differs; placed: or the time of the last change."""
     try:
         one, other = os.lstat(old), os.lstat(new)
     except OSError:
         return False
-    return (one.st_ctime_ns, one.st_mtime_ns) == (other.st_ctime_ns, other.st_mtime_ns)
+    return one.st_mtime_ns == other.st_mtime_ns and (placed or one.st_ctime_ns == other.st_ctime_ns)
 
 
 def _collected(base: SnapshotEntry | None, incremental: SnapshotEntry, where: str) -> BtrfsChanges:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,10 +96,6 @@ def test_break_makes_the_nested_ones_real_and_writable(world: World) -> None:
     (view(world) / "a/deep/file").write_text("written")
     for inner in ("a", "b", "a/deep"):
         assert os.lstat(view(world) / inner).st_ino == 256
-    for verb in (world.service.resync, world.service.reverse):
-        with pytest.raises(MirrordError, match="nested"):
-            verb(NAME, yes=True)
-    assert (view(world) / "a/deep/file").read_text() == "written"
 
 
 def test_a_file_of_a_nested_subvolume_is_restored(world: World) -> None:
@@ -108,8 +103,6 @@ def test_a_file_of_a_nested_subvolume_is_restored(world: World) -> None:
     (source(world) / "a/deep/file").unlink()
     world.service.restore_files(NAME, ["a/deep/file"], snapshot=None, into=None, overwrite=False)
     assert (source(world) / "a/deep/file").read_text() == "a/deep"
-    with pytest.raises(MirrordError, match="nested"):
-        world.service.restore_all(NAME, snapshot=None, yes=True)
 
 
 def test_a_path_is_never_followed_out_of_the_volume(tmp_path: Path) -> None:
@@ -138,53 +131,6 @@ def test_it_is_refused_where_there_are_none(world: World) -> None:
         world.service.create("x", "zfs:a/b", "zfs:c/d", nested=True)
     with pytest.raises(UsageError, match="--nested"):
         world.create(nested=True, snapshots=("daily-*",))
-
-
-def records(world: World) -> tuple[object, ...]:
-    """What a refused verb must leave alone: the records at the ends, and what is recorded here."""
-    related = [world.driver(end).relationship(world.status()["id"]) for end in ENDS]
-    with sqlite3.connect(world.paths.catalogue) as catalogue:
-        rows = catalogue.execute("SELECT * FROM operation").fetchall()
-    stored = [
-        sorted(str(one) for one in (folder / ".mirrord").rglob("*") if "reserve" not in one.parts)
-        for folder in (source(world).parent, view(world).parent)
-    ]
-    return related, world.status()["state"], rows, stored
-
-
-def test_what_is_refused_after_a_break_changes_nothing_and_names_a_way_on(world: World) -> None:
-    world.initialized(nested=True)
-    text = world.service.break_off(NAME).text
-    assert f"rename {view(world)}, then 'mirrord resync home'" in text, text
-    (view(world) / "a/deep/file").write_text("written")
-    before = records(world)
-    for words in (["resync", NAME, "--force"], ["reverse", NAME], ["restore", NAME, "--all"]):
-        done = world.cli(*words, "--yes")
-        assert done.returncode == 1 and "nested" in done.stderr, done
-        assert "btrfs-tree" not in done.stderr.partition("hint: ")[2]
-    assert records(world) == before
-    kept = view(world).rename(view(world).parent / "current.old")
-    (source(world) / "a/file").write_text("later")
-    world.service.resync(NAME, yes=True)
-    assert in_step(world) and (kept / "a/deep/file").read_text() == "written"
-
-
-def test_the_new_mirror_of_the_hint_of_a_refused_reverse(world: World) -> None:
-    world.initialized(nested=True)
-    world.service.break_off(NAME)
-    (view(world) / "a/deep/file").write_text("written")
-    with pytest.raises(MirrordError, match="nested") as caught:
-        world.service.reverse(NAME, yes=True)
-    words = caught.value.hint.split("'mirrord create ")[1].split("'")[0].split()
-    back = source(world).parent / "back"
-    for command in (
-        ["delete", NAME],
-        ["create", *(f"btrfs:{back}" if word == "NEW-DESTINATION" else word for word in words)],
-        ["initialize", NAME],
-    ):
-        done = world.cli(*command)
-        assert done.returncode == 0, done.stderr
-    assert (back / "current/a/deep/file").read_text() == "written"
 
 
 def test_a_lost_source_is_restored_and_continues_incrementally(world: World) -> None:

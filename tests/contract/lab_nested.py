@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from mirrord.core.model import SnapshotKind
 from mirrord.drivers.btrfs import assemble, store
 from mirrord.drivers.btrfs.nested_driver import NestedDriver
 from mirrord.drivers.contract import Driver
@@ -43,11 +44,15 @@ class NestedLab(BtrfsLab):
 
     @staticmethod
     def _path(driver: Driver, guid: str) -> str:
-        """At the source the tree of a snapshot is assembled for the test."""
+        """At the source the tree of a snapshot is assembled for the test; what was set aside is
+        one already.
+        """
         assert isinstance(driver, NestedDriver)
         place = driver._place()
         one = store.find(place, guid)
         assert one is not None
+        if one.snapshot.kind is SnapshotKind.DIVERGED:
+            return str(one.path)
         assemble.show(place, one, str(driver))
         return str(assemble.shown_path(one))
 
