@@ -19,10 +19,12 @@ use crate::failure::{shown, Context, Failure, Result};
 use crate::file::{create_file, mode_of, regular_file, OpenFile, COMPRESSION, NEW_FILE};
 use crate::sys;
 use crate::tree::Tree;
+use stubs::{again_without_stub, remove_stubs_in};
 pub use data::Turn;
 
 mod attributes;
 mod data;
+mod stubs;
 
 /// What the first command said.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -259,7 +261,8 @@ impl Applier {
             Command::HardLink { path, target } => {
                 self.forget(&[])?;
                 let [(folder, name), (source, original)] = self.tree.places(path, target)?;
-                fs::linkat(source, original, folder, name, AtFlags::empty())
+                let link = || fs::linkat(source, original, folder, name, AtFlags::empty());
+                again_without_stub(link, Errno::EXIST, folder, name)
                     .or_failed(|| format!("cannot link {} to {}", shown(path), shown(target)))
             }
             Command::Unlink { path } => {
@@ -271,8 +274,11 @@ impl Applier {
             Command::RemoveFolder { path } => {
                 self.forget(&[path])?;
                 let (folder, name) = self.tree.place(path)?;
-                fs::unlinkat(folder, name, AtFlags::REMOVEDIR)
-                    .or_failed(|| format!("cannot remove the folder {}", shown(path)))
+                let mut done = fs::unlinkat(folder, name, AtFlags::REMOVEDIR);
+                if done == Err(Errno::NOTEMPTY) && remove_stubs_in(folder, name) {
+                    done = fs::unlinkat(folder, name, AtFlags::REMOVEDIR);
+                }
+                done.or_failed(|| format!("cannot remove the folder {}", shown(path)))
             }
             Command::SetXattr { path, name, value } => {
                 match self.change_xattr(path, name, Some(value))? {
@@ -351,7 +357,8 @@ impl Applier {
     fn rename(&mut self, from: &[u8], to: &[u8]) -> Result<()> {
         self.forget(&[from, to])?;
         let [(source, old), (target, new)] = self.tree.places(from, to)?;
-        fs::renameat_with(source, old, target, new, RenameFlags::empty())
+        let rename = || fs::renameat_with(source, old, target, new, RenameFlags::empty());
+        again_without_stub(rename, Errno::ISDIR, target, new)
             .or_failed(|| format!("cannot rename {} to {}", shown(from), shown(to)))
     }
 }

@@ -164,6 +164,7 @@ const PLAIN: &[libc::c_long] = &[
     libc::SYS_pwritev,
     libc::SYS_close,
     libc::SYS_fstat,
+    libc::SYS_getdents64,
     libc::SYS_ftruncate,
     libc::SYS_fallocate,
     libc::SYS_fchown,
