@@ -44,7 +44,7 @@ AWAY = {"push": "destination", "pull": "source"}
 #: every call over it at both ends. So a life cycle has each end away once, each with another kind
 #: of volume; those marked `both_ways` differ by direction and by kind, and have all four. On
 #: ZFS file systems those also go by SSH; all else is bridged to the machine's agents.
-ONE_WAY = {"lab_btrfs": "push", "lab_block": "pull"}
+ONE_WAY = {"lab_btrfs": "push", "lab_block": "pull", "lab_nested": "pull"}
 
 #: An emulated machine is slow: of the contract and of the life cycle each run has these on the file
 #: systems of OpenZFS. The rest is `nightly`, and so are volumes, which differ in the driver alone.
@@ -60,6 +60,10 @@ ON_MACHINE = (
     "test_reverse_of_a_working_mirror_carries_the_last_changes_first",
 )
 VOLUMES = {"lab_remote_zvol", "volume", *MACHINE_SETS}
+#: A btrfs volume with its nested ones differs in the driver alone: of what goes through the product
+#: these run on it, of them those of `ON_MACHINE` in each run.
+NESTED_LAB = "lab_nested"
+NESTED_SUITES = ("test_life_cycle.py", "test_matrix.py")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -82,6 +86,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if inside or metafunc.module.__name__ != "tests.sets.test_life_cycle":
             # What is broken in this process is seen there only; see also crash/test_machine.py.
             labs = [one for one in labs if one not in MACHINE_SETS]
+        nested = metafunc.definition.path.name in NESTED_SUITES and suite != "sets"
+        if nested and "a_copy" not in metafunc.function.__name__:
+            labs = [*labs, NESTED_LAB]
     assert labs, "no lab was found: the suite would test nothing"
     if suite != "integration":
         if metafunc.definition.get_closest_marker("on_machine") is not None:
@@ -109,6 +116,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         asked = getattr(item, "fixturenames", ())
         chosen = getattr(item, "callspec", None)
         given = [one for one in chosen.params.values() if isinstance(one, str)] if chosen else []
+        main = item.name.partition("[")[0] in ON_MACHINE and "process" in given
+        if NESTED_LAB in given and item.path.parent.name != "contract" and not main:
+            item.add_marker("nightly")
         if "zfs_guest" in asked or not set(MACHINE_LABS + MACHINE_SETS).isdisjoint(given):
             item.add_marker("zfs")
         if not item.get_closest_marker("zfs"):

@@ -182,7 +182,7 @@ def sound(world: World) -> None:
 
 def checked(world: World) -> None:
     """An independent check finds nothing: that of the file system, that of the command."""
-    if world.lab.kind == "btrfs":
+    if world.lab.kind.startswith("btrfs"):
         for which in ("source", "destination"):
             for one in volumes(end(world, which)):
                 btrfs.scrub(Path(one.location).parent)

@@ -242,7 +242,11 @@ def test_abort_hard(world: World, verb: str, fault: str) -> None:
     """It gives up a verb that stands half way and waits for a decision; it is itself broken."""
     world.initialized(keep_source=4, keep_destination=8)
     scene = SCENES[verb]
-    switched = "BTRFS:ROLLBACK:EXCHANGE" if world.lab.kind == "btrfs" else "ENGINE:SWITCH:CONFIRMED"
+    switched = (
+        "BTRFS:ROLLBACK:EXCHANGE"
+        if world.lab.kind.startswith("btrfs")
+        else "ENGINE:SWITCH:CONFIRMED"
+    )
     seeds = itertools.count()
 
     def half_way() -> str:
