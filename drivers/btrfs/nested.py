@@ -161,7 +161,7 @@ def take(place: Layout, name: str, listed: str, where: str) -> Snapshot:
     if listed not in ("", subvolume.info(place.view).uuid):
         raise refusals.replaced(where, "it was replaced just now")
     target = place.snapshots / layout.component(name, where)
-    done = store.in_wrapper(place, target, SnapshotKind.REFERENCE)
+    done, spread_ns = store.in_wrapper(place, target, SnapshotKind.REFERENCE), 0
     if done is None:
         layout.make_store("BTRFS:STORE", place.inner, public=False)
         reserve.keep(place)
@@ -169,18 +169,22 @@ def take(place: Layout, name: str, listed: str, where: str) -> Snapshot:
         failover.sweep(place.inner)
         for number in range(_TRIES):
             sweep(place, name)
-            if _take(place, name, where, last=number + 1 == _TRIES):
+            taken = _take(place, name, where, last=number + 1 == _TRIES)
+            if taken is not None:
+                spread_ns = taken
                 break
         store.sweep(place)  # what an interrupted deletion left under that name
         files.rename("BTRFS:NESTED:SNAPSHOT", place.inner.snapshots / name, target)
         done = store.in_wrapper(place, target, SnapshotKind.REFERENCE)
     if done is None or not store.is_tree(target):
         raise Refused("another snapshot of that name exists", where=where, why=str(target))
-    return done.snapshot
+    return done.snapshot._replace(spread_ns=spread_ns)
 
 
-def _take(place: Layout, name: str, where: str, *, last: bool) -> bool:
-    """Take the members' snapshots and write the list; False: they do not fit together."""
+def _take(place: Layout, name: str, where: str, *, last: bool) -> int | None:
+    """Take the members' snapshots and write the list. Returns how far apart they were taken, in ns;
+    None: they do not fit together.
+    """
     before = of(place)
     if len(before.members) >= MEMBERS_MAX:
         raise Refused(
@@ -210,11 +214,12 @@ def _take(place: Layout, name: str, where: str, *, last: bool) -> bool:
                 why="one was created, renamed or removed, or something is mounted over it",
                 hint="Run the same command again.",
             )
-        return False
+        return None
     names = lineages_of(place, volumes)
     members = [Member(path, taken[path].guid, names[path], None) for path in volumes]
     write("BTRFS:NESTED:MEMBERS", folder / name, Manifest(tuple(members)))
-    return True
+    times = [one.otime_ns for one in taken.values()]
+    return max(times) - min(times)
 
 
 def lineages_of(place: Layout, volumes: Mapping[str, subvolume.Info]) -> dict[str, str]:

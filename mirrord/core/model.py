@@ -48,6 +48,8 @@ class Snapshot(NamedTuple):
         of this volume's snapshots: the original volume was replaced by another one.
     aside: the volume was rolled back to before it, and no incremental of the present volume can be
         based on it. (Always false where one can, as on btrfs.)
+    spread_ns: how far apart in time its parts were taken, where it has several that cannot be taken
+        in one step (`nested`); known only when it is taken.
     """
 
     guid: str
@@ -60,6 +62,7 @@ class Snapshot(NamedTuple):
     pinned: tuple[str, ...] = ()
     aside: bool = False
     unrelated: bool = False
+    spread_ns: int = 0
 
 
 class VolumeFacts(NamedTuple):

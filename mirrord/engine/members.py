@@ -162,7 +162,7 @@ class Members(Joint, Clones):
         self.took_s = [taken[driver][1] for driver in self.drivers]
         found = sets.together(every)
         times = [one.taken_at_ns for one in every]
-        spread_ns = max(times) - min(times)
+        spread_ns = max(max(times) - min(times), *(one.spread_ns for one in every))
         if len(works) > 1 and self.remote:  # clocks of hosts are not compared
             spread_ns = round(1e9 * max(self.took_s))
         self._spread_ms[found.guid] = spread_ns // 1_000_000

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from mirrord.control.commands.history import history
 from mirrord.core.errors import ConfigError, Damaged, MirrordError, Refused, UsageError
+from mirrord.core.units import format_duration
 from mirrord.drivers.btrfs import assemble, nested
 from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.drivers.memberstreams import Manifest, Member
@@ -227,3 +230,23 @@ def test_damaged_records_are_not_taken_for_changed_snapshots_alone(
         world.service.update(NAME)
     world.service.break_off(NAME)
     assert (view(world) / "dir1").is_dir()
+
+
+def test_history_shows_how_far_apart_the_snapshots_are(world: World) -> None:
+    world.create(nested=True)
+    count = 0
+
+    def slow(label: str) -> None:
+        nonlocal count
+        if label == "BTRFS:SNAPSHOT:TAKE":
+            count += 1
+            time.sleep(0.1 if count == 4 else 0)
+
+    steps.observe(slow)
+    world.service.initialize(NAME)
+    steps.observe(None)
+    [row] = world.service.history(NAME, limit=5).transfers
+    assert count == 4 and row.spread_ms is not None and 90 <= row.spread_ms < 60_000
+    assert history.text is not None
+    shown = "\n".join(history.text(world.service.history(NAME, limit=5), {"limit": 5}))
+    assert f"members {format_duration(row.spread_ms / 1000)} apart" in shown

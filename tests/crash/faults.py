@@ -137,16 +137,17 @@ def persist(work: Callable[[], object]) -> object:
     raise AssertionError(f"it was busy {_TRIES} times")
 
 
-def killed(world: World, work: Callable[[], object], label: str) -> bool:
-    """Run the work in a process of its own that is ended by kill -9 at the first passing of a
-    label; whether that was met. Locks, descriptors and files are as the kernel leaves them.
+def killed(world: World, work: Callable[[], object], label: str, time: int = 1) -> bool:
+    """Run the work in a process of its own that is ended by kill -9 when it passes a label for the
+    first time (or that `time`); whether that was met. Locks, descriptors and files are as the
+    kernel leaves them.
     """
     world.service.close()
     # A fork beside another thread may hang: that of a commit in the background ends by itself.
     until(lambda: not _others(), what=f"for {threading.enumerate()}")
     child = os.fork()
     if child == 0:
-        _work_until(world, work, label)
+        _work_until(world, work, label, time)
     _child, status = os.waitpid(child, 0)
     world.again()
     code = os.waitstatus_to_exitcode(status)
@@ -160,11 +161,15 @@ def _others() -> list[threading.Thread]:
     return [one for one in threading.enumerate() if one is not here and one.name != _IDLE]
 
 
-def _work_until(world: World, work: Callable[[], object], label: str) -> None:
+def _work_until(world: World, work: Callable[[], object], label: str, time: int) -> None:
     """What the child does; never returns."""
 
+    left = time
+
     def observer(seen: str) -> None:
-        if seen == label:
+        nonlocal left
+        left -= seen == label
+        if seen == label and left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.support.sentences import assert_there, numbered
 
+_NESTED = "tests/btrfs/test_nested_live.py"
 _BREAK, _STOPPED = "tests/failover/test_break.py", "tests/failover/test_interrupted.py"
 _WRITERS, _PLACES = "tests/failover/test_writers.py", "tests/failover/test_places.py"
 _SWITCHES, _FAILED = "tests/failover/test_switches.py", "tests/failover/test_failed.py"
@@ -115,7 +116,10 @@ TESTS: dict[str, list[tuple[str, str]]] = {
     ],
     "P4": [(_STOPPED, "test_a_planned_reverse_that_had_switched_nothing_is_given_up")],
     "V1": [(_CYCLE, "test_reverse_after_a_break_and_back_again")],
-    "V2": [(_BREAK, "test_a_reverse_takes_nested_subvolumes_along")],
+    "V2": [
+        (_BREAK, "test_a_reverse_takes_nested_subvolumes_along"),
+        (_NESTED, "test_reverse_after_a_break_keeps_the_source_with_all_of_it"),
+    ],
     "V3": [(_STOPPED, "test_work_at_both_ends_after_half_a_reverse_is_kept")],
     "W1": [(_WRITERS, "test_an_open_file_refuses_a_switch_and_with_force_nothing_is_lost")],
     "W2": [

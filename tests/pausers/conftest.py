@@ -41,7 +41,11 @@ class Group:
 
     def settings(self, lines: str) -> None:
         """Add lines to the top of the definition."""
-        file = self.service.definitions.file(NAME)
+        self.settings_of(NAME, lines)
+
+    def settings_of(self, name: str, lines: str) -> None:
+        """The same for another mirror."""
+        file = self.service.definitions.file(name)
         file.write_text(lines + "\n" + file.read_text())
 
     def write(self, few: int = 50, *, flags: int = 0) -> None:
