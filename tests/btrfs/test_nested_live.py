@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.core.errors import Busy, Refused
+from mirrord.core.errors import Busy, MirrordError, Refused
 from mirrord.core.model import Role, SnapshotKind
 from tests.btrfs.test_nested import in_step, source, view
 from tests.btrfs.test_nested import world as _world
@@ -188,3 +188,31 @@ def test_a_freeze_includes_all_and_ends_for_those_that_it_made_read_only(world: 
         False, False, False, False, True,
     ]  # fmt: skip
     assert not driver.changed_since(taken.guid)
+
+
+def test_a_mounted_volume_is_not_set_aside_and_the_hint_of_the_refusal_works(
+    world: World, tmp_path: Path
+) -> None:
+    home, mount = source(world), tmp_path / "mounted"
+    words: list[str | Path] = ["findmnt", "-n", "-o", "SOURCE,TARGET", "--target", home]
+    device, whole = subprocess.run(words, capture_output=True, text=True).stdout.split()
+    mount.mkdir()
+    inner = f"subvol=/{home.relative_to(whole)}"
+    subprocess.run(["mount", "-o", inner, device.split("[")[0], mount], check=True)
+    try:
+        there, other = home.parent / "second", home.parent / "third"
+        world.service.create(NAME, f"btrfs:{mount}", f"btrfs:{there}", nested=True)
+        world.service.initialize(NAME)
+        world.service.break_off(NAME)
+        (there / "current/a/deep/file").write_text("written")
+        with pytest.raises(MirrordError, match="cannot become a destination") as caught:
+            world.service.reverse(NAME, yes=True)
+        named = caught.value.hint.split("'mirrord create ")[1].split("'")[0].split()
+        named = [f"btrfs:{other}" if word == "NEW-DESTINATION" else word for word in named]
+        for command in (["delete", NAME], ["create", *named], ["initialize", NAME]):
+            done = world.cli(*command)
+            assert done.returncode == 0, done.stderr
+        assert (other / "current/a/deep/file").read_text() == "written"
+    finally:
+        world.service.close()
+        subprocess.run(["umount", mount], check=True)

@@ -1,0 +1,41 @@
+"""A volume with nested subvolumes that the daemon updates by its schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.lab_nested import INNER
+from tests.service.conftest import Served
+from tests.support import btrfs
+from tests.support.labs import open_lab
+from tests.support.service import until
+from tests.support.world import NAME
+
+
+@pytest.fixture
+def served_nested(tmp_path: Path) -> Iterator[Served]:
+    with open_lab("lab_nested", tmp_path) as lab:
+        made = Served(lab, tmp_path / "home")
+        yield made
+        if made.daemon.process is not None:
+            made.clean_up()
+
+
+def test_the_daemon_updates_by_the_schedule_before_and_after_a_reverse(
+    served_nested: Served,
+) -> None:
+    served = served_nested
+    served.initialized(schedule="every 1s")
+    source = Path(served.lab.source().facts().view)
+    btrfs.make_subvolume(source / INNER / "new")
+    (source / INNER / "new/file").write_text("by the schedule")
+    until(served.in_step, 60)
+    assert served.service.reverse(NAME, yes=True).status == "done"
+    there = Path(served.lab.destination().facts().view)
+    (there / INNER / "new/file").write_text("the other way round")
+    until(served.in_step, 60)
+    assert (source / INNER / "new/file").read_text() == "the other way round"
+    assert served.row()["state"] == "mirrored" and served.row()["healthy"]
