@@ -155,7 +155,8 @@ def delete(place: Layout, one: SnapshotEntry, where: str, parts: Collection[str]
             f"'{one.snapshot.name}' contains the nested subvolume '{nested[0]}'",
             where=where,
             why="it was part of a volume that was set aside, and contains data of its own",
-            hint=f"Move {one.path / nested[0]} elsewhere (or delete it) and try again.",
+            hint=f"Make the snapshot writable ('btrfs property set -ts {one.path} ro false'), move "
+            f"{nested[0]} elsewhere or delete it, and try again.",
         )
     subvolume.delete_all("BTRFS:DELETE:SUBVOLUME", one.path, parts)
     sweep(place)
