@@ -19,8 +19,8 @@ use crate::failure::{shown, Context, Failure, Result};
 use crate::file::{create_file, mode_of, regular_file, OpenFile, COMPRESSION, NEW_FILE};
 use crate::sys;
 use crate::tree::Tree;
-use stubs::{again_without_stub, remove_stubs_in};
 pub use data::Turn;
+use stubs::{again_without_stub, remove_stubs_in};
 
 mod attributes;
 mod data;
