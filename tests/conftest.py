@@ -75,9 +75,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if suite == "contract":
         away = (*MACHINE_SETS, "lab_remote")
         labs = [name for name in LABS if not (inside and name.startswith(away))]
-        own = "user_snapshots" in metafunc.function.__name__
-        copied = metafunc.module.__name__.endswith(".test_copies")
-        if own or copied:  # a volume with nested ones has neither
+        module, own = metafunc.module.__name__, ("user_snapshots", "owners_snapshots")
+        named = any(part in metafunc.function.__name__ for part in own)
+        if named or module.endswith((".test_copies", ".test_verification")):
+            # A volume with nested ones has none of these.
             labs = [name for name in labs if not name.endswith("_nested")]
         if metafunc.definition.get_closest_marker("one_volume") is not None:
             labs = [name for name in labs if name not in SET_LABS]
