@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mirrord.core.errors import Busy
 from tests.contract.lab_nested import INNER
 from tests.service.conftest import Served
 from tests.support import btrfs
@@ -33,7 +34,14 @@ def test_the_daemon_updates_by_the_schedule_before_and_after_a_reverse(
     btrfs.make_subvolume(source / INNER / "new")
     (source / INNER / "new/file").write_text("by the schedule")
     until(served.in_step, 60)
-    assert served.service.reverse(NAME, yes=True).status == "done"
+
+    def is_reversed() -> bool:
+        try:
+            return served.service.reverse(NAME, yes=True).status == "done"
+        except Busy:
+            return False  # an update is running
+
+    until(is_reversed, 60)
     there = Path(served.lab.destination().facts().view)
     (there / INNER / "new/file").write_text("the other way round")
     until(served.in_step, 60)
