@@ -20,7 +20,7 @@ POINTS: dict[str, list[Point]] = {
     "reverse": [
         ("BTRFS:FREEZE:SET", 2),
         ("BTRFS:ROLLBACK:EXCHANGE", 1),
-        ("BTRFS:NESTED:DISCARD", 2),
+        ("BTRFS:NESTED:DISCARD", 5),
     ],
     "resync": [
         ("BTRFS:ROLLBACK:MOVE", 1),
@@ -66,6 +66,8 @@ def test_kill_minus_nine_between_two_of_them(
         assert world.source_content() == goal.winning == world.view_content(), label
         left = kept(world)
         assert not goal.losing or goal.losing in {one.content for one in left}, label
+        whole = {goal.losing, goal.winning}
+        assert {one.content for one in left} <= whole, "what is kept is complete"
         for one in left:
             one.driver.delete_snapshot(one.guid)
         live = end(world, "source")
