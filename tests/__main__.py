@@ -30,7 +30,7 @@ TOGETHER = {
     "simulation": ("schedules", "sim"),
 }
 #: Folders with tests on the machine that has OpenZFS (tests/conftest.py finds one elsewhere).
-ON_MACHINE = ("contract", "crash", "integration", "pausers", "sets", "zfs", "zfsvm")
+ON_MACHINE = ("contract", "crash", "failover", "integration", "pausers", "sets", "zfs", "zfsvm")
 TESTS = Path(__file__).parent
 #: So many groups run at the same time: more would make each other's waits time out.
 AT_ONCE = max(4, len(os.sched_getaffinity(0)) + 1)

@@ -20,6 +20,13 @@ def test_every_folder_is_in_one_group() -> None:
     assert set(ON_MACHINE) <= set(folders)
 
 
+def test_every_test_can_be_collected() -> None:
+    """Also those of the machine: a folder that is not in its group is an error for all of it."""
+    words = [sys.executable, "-m", "pytest", "-q", "--collect-only", str(TESTS)]
+    done = subprocess.run(words, cwd=TESTS.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
 @pytest.mark.parametrize(
     ("status", "arguments", "well"),
     [
