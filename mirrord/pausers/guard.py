@@ -85,6 +85,7 @@ class _Pause:
         self._pausers, self._max_s = pausers, max_s
         # One thread each: an application is resumed after its pause has returned, never before.
         self._threads = [ThreadPoolExecutor(1) for _ in pausers]
+        self._pausing: list[Future[float]] = []
         self._began_s = clock.monotonic_s()
 
     def _all(self, work: Callable[[Pauser], None]) -> list[Future[float]]:
@@ -97,18 +98,18 @@ class _Pause:
 
     def begin(self) -> None:
         """Pause everything at the same time."""
-        pausing = self._all(lambda one: one.pause(_OWN_LIMIT * self._max_s))
-        done, late = wait(pausing, self._max_s, FIRST_EXCEPTION)
+        self._pausing = self._all(lambda one: one.pause(_OWN_LIMIT * self._max_s))
+        done, late = wait(self._pausing, self._max_s, FIRST_EXCEPTION)
         for future in done:
             future.result()
         if late:
-            found = zip(self._pausers, pausing, strict=True)
+            found = zip(self._pausers, self._pausing, strict=True)
             raise PauseFailed(
                 f"the application was not paused within {self._max_s:g} s",
                 where=", ".join(str(one) for one, future in found if future in late),
                 hint="Set a greater 'pause_max', or find out what keeps it from pausing.",
             )
-        _say("paused", confirm_s=[future.result() for future in pausing])
+        _say("paused", confirm_s=[future.result() for future in self._pausing])
 
     def hold(self) -> dict[str, object]:
         """Wait for the coordinator, as long as the pause may last; returns how that ended."""
@@ -117,7 +118,10 @@ class _Pause:
         return {"expired": not asked, "broken": broken}
 
     def end(self) -> tuple[dict[str, object], list[str]]:
-        """Resume everything; returns the times, and for each pauser why that failed, or ""."""
+        """Resume everything; returns the times, and for each pauser why that failed, or "".
+
+        Every attempt to pause has returned then.
+        """
         asked_s = clock.monotonic_s() - self._began_s
         resuming = self._all(lambda one: one.resume())
         wait(resuming)
@@ -128,6 +132,10 @@ class _Pause:
             "resume_s": [one - asked_s for one in pause_s],
         }
         return times, [str(one.exception() or "") for one in resuming]
+
+    def reason(self) -> BaseException | None:
+        """After the end: why a pauser did not pause, which may be known only later."""
+        return next((error for one in self._pausing if (error := one.exception())), None)
 
 
 def _pause(pausers: Sequence[Pauser], paused: Sequence[LeftPaused], order: Order) -> None:
@@ -146,7 +154,7 @@ def _pause(pausers: Sequence[Pauser], paused: Sequence[LeftPaused], order: Order
         others = {str(pauser) for pauser in pausers if pauser.others}
         left += [one for one in before if one.pauser in others]
     if failure is not None:
-        raise failure
+        raise pause.reason() or failure
     _say("resumed", **outcome, **times, problems=[one.why for one in left])
 
 
