@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.harness import Row, median, need
-from tests.live.lab import VOLUME, free_port
+from tests.live.lab import VOLUME
 from tests.live.test_tls import Authority
+from tests.support.ports import free_port
 from tests.support.service import processor_s
 
 _NATIVE = Path(__file__).parents[1] / "native"

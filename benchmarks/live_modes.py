@@ -22,8 +22,9 @@ from benchmarks.harness import Row, folder, median, need, run
 from benchmarks.live import build
 from mirrord.system import native
 from tests.live.command import Mirror
-from tests.live.lab import Client, free_port, wait_until
+from tests.live.lab import Client, wait_until
 from tests.live.lab import Pair as Ends
+from tests.support.ports import free_port
 
 SIZE = 256 << 20
 GBIT = 125_000_000

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from tests.support.ports import free_port
+
 ROOT = Path(__file__).parents[2]
 BLOCK = 4096
 VOLUME = f"{77:032x}"
@@ -32,12 +34,6 @@ def wait_until(condition: Callable[[], bool], what: str, timeout: float = 90) ->
     while not condition():
         assert time.monotonic() < deadline, f"timed out waiting for {what}"
         time.sleep(0.02)
-
-
-def free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return int(bound.getsockname()[1])
 
 
 class End:

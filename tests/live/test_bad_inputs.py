@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.lab import Client, End, Pair, Proxy, free_port, stamp, wait_until
+from tests.live.lab import Client, End, Pair, Proxy, stamp, wait_until
+from tests.support.ports import free_port
 
 MIB = 1 << 20
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.live.lab import Client, End, Pair, Proxy, Writer, free_port, stamp, wait_until
+from tests.live.lab import Client, End, Pair, Proxy, Writer, stamp, wait_until
+from tests.support.ports import free_port
 
 QUIET: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 

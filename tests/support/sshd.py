@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -14,16 +13,9 @@ from pathlib import Path
 
 from mirrord.core.model import RemoteHost
 from mirrord.transport.known_hosts import fingerprint
+from tests.support.ports import free_port
 
 USER = getpass.getuser()
-
-
-def free_port(address: str = "127.0.0.1") -> int:
-    """A port on which nobody listens now."""
-    with socket.socket() as made:
-        made.bind((address, 0))
-        port: int = made.getsockname()[1]
-        return port
 
 
 def make_key(file: Path, *, passphrase: str = "", kind: str = "ed25519") -> Path:

@@ -14,7 +14,8 @@ from mirrord.core.errors import MirrordError, Unreachable, Unsupported, Untruste
 from mirrord.core.model import RemoteHost
 from mirrord.transport.openssh import open_openssh
 from mirrord.transport.ssh import open_ssh
-from tests.support.sshd import USER, Sshd, free_port, make_key, running
+from tests.support.ports import free_port
+from tests.support.sshd import USER, Sshd, make_key, running
 from tests.transport.echo import read_all
 
 WAYS: dict[str, Callable[..., object]] = {"ssh": open_ssh, "openssh": open_openssh}

@@ -10,7 +10,8 @@ import pytest
 from mirrord.core.errors import Unreachable
 from mirrord.transport.ssh import open_ssh
 from tests.support.netns import namespace
-from tests.support.sshd import Sshd, free_port
+from tests.support.ports import free_port
+from tests.support.sshd import Sshd
 from tests.transport.echo import round_trip
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from mirrord.core.model import RemoteHost
 from mirrord.transport.openssh import command_line, open_openssh
+from tests.support.ports import free_port
 from tests.support.processes import working_on
 from tests.support.service import until
-from tests.support.sshd import Sshd, free_port, running
+from tests.support.sshd import Sshd, running
 from tests.transport.echo import lives, read_all, round_trip
 
 

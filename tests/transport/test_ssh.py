@@ -201,7 +201,7 @@ class TestJumps:
         stream.close()
 
     def test_a_jump_that_does_not_get_there(self, sshd: Sshd) -> None:
-        from tests.support.sshd import free_port
+        from tests.support.ports import free_port
 
         host = sshd.host(port=free_port())
         with pytest.raises(Unreachable, match="the jump host 'gate' cannot reach") as caught:

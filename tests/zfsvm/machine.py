@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.support.sshd import free_port
+from tests.support.ports import free_port
 from tests.zfsvm import builder, qemu
 from tests.zfsvm.qemu import NoMachine
 
