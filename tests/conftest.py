@@ -64,6 +64,11 @@ VOLUMES = {"lab_remote_zvol", "volume", *MACHINE_SETS}
 #: these run on it, of them those of `ON_MACHINE` in each run.
 NESTED_LAB = "lab_nested"
 NESTED_SUITES = ("test_life_cycle.py", "test_matrix.py")
+#: Of the contract, over an agent; the rest is `nightly`.
+NESTED_REMOTE = ("test_transfer.py", "test_switching.py")
+#: Of the crash matrix of sets, on block volumes, too. What else there is broken by faults is the
+#: engine's, and is seen on btrfs; the rest is `nightly`.
+BLOCK_CRASHES = ("test_update", "test_kill_minus_nine", "test_abort_hard")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -117,8 +122,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         asked = getattr(item, "fixturenames", ())
         chosen = getattr(item, "callspec", None)
         given = [one for one in chosen.params.values() if isinstance(one, str)] if chosen else []
-        main = item.name.partition("[")[0] in ON_MACHINE and "process" in given
-        if NESTED_LAB in given and item.path.parent.name != "contract" and not main:
+        if _is_nightly(item, given):
             item.add_marker("nightly")
         if "zfs_guest" in asked or not set(MACHINE_LABS + MACHINE_SETS).isdisjoint(given):
             item.add_marker("zfs")
@@ -131,6 +135,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         # The machine is emulated, on processors that the other groups of tests use, too.
         if not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(900))
+
+
+def _is_nightly(item: pytest.Item, given: list[str]) -> bool:
+    """Whether a test differs from one of every run only in the kind of its volumes."""
+    folder, file, name = item.path.parent.name, item.path.name, item.name.partition("[")[0]
+    if folder == "sets" and "lab_set_block" in given:
+        return file == "test_crashes.py" and name not in BLOCK_CRASHES
+    if NESTED_LAB in given and folder != "contract":
+        return not (name in ON_MACHINE and "process" in given)
+    return f"lab_remote{NESTED_LAB[3:]}" in given and file not in NESTED_REMOTE
 
 
 def _takes_long(item: pytest.Item, given: list[str]) -> bool:

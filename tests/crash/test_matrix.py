@@ -20,6 +20,7 @@ from mirrord.core.model import Role
 from mirrord.drivers.registry import open_driver
 from mirrord.system.paths import Paths
 from tests.contract.lab import Lab, is_either
+from tests.contract.sets import SetLab
 from tests.crash.faults import EACH, FAULTS, Crash, Point, attempt, broken_at, points
 from tests.crash.scenes import SCENES, WRITTEN, checked, end, finish, kept, own_labels, sound
 from tests.support.definitions import add_lines
@@ -320,6 +321,11 @@ def test_switching(world: World, verb: str, faults: list[str]) -> None:
     found = own_labels(world, scene)
     if faults == ["crash"] and world.lab.kind == "btrfs" and verb in WRITTEN:
         found = found[::3]  # test_kills.py has them all
+    if len(faults) > 1 and isinstance(world.lab, SetLab):
+        # Those of the engine; the volumes' own are the same for one alone.
+        found = [
+            label for at, label in enumerate(found) if label.startswith("ENGINE") or at % 3 == 0
+        ]
     for seed, label in enumerate(found, 1):
         goal = scene.prepare(world, seed)
         turn, number = faults[seed % len(faults)], seed // len(faults)
