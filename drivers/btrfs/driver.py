@@ -1,6 +1,5 @@
 """The btrfs driver: volumes are subvolumes, the transfer is `btrfs send`'s stream.
-
-This module implements the driver contract; layout.py describes the paths on disk.
+The paths on disk: see layout.py.
 """
 
 from __future__ import annotations

@@ -36,6 +36,9 @@ _ERROR_BYTES_MAX = 4096
 #: How long the last checkpoint of an interrupted transfer may take.
 _CLOSE_S = 20.0
 _INTERRUPTED = 3
+#: Follows a stream that is whole: without it the program takes a checkpoint of what it has. This
+#: process may be killed when it has passed on everything, and nobody would record the snapshot.
+_CONFIRMED = b"\n"
 #: Failures of the file system, for which the stream is not to blame: what is applied is kept.
 _ERRNO = {"no-space": errno.ENOSPC, "read-only": errno.EROFS, "io": errno.EIO}
 
@@ -81,7 +84,7 @@ class NativeReceiver(Receiver):
         # Outside the folder that the program can write to: what it writes there is not trusted.
         layout.write_record("BTRFS:RECEIVE:RECORD", self._folder, record, durable=False)
         words = [program, "--into", str(self._wrapper), "--name", self._wrapper.name]
-        words += ["--snapshot", request.snapshot.guid]
+        words += ["--snapshot", request.snapshot.guid, "--confirmed"]
         if self._base is not None:
             words += ["--base", str(self._base.path)]
         if request.resumable or self._checkpoints.is_dir():
@@ -164,6 +167,10 @@ class NativeReceiver(Receiver):
         )
 
     def _finish(self) -> None:
+        try:
+            self.waiting.write_all(self._writing, _CONFIRMED)
+        except BrokenPipeError as error:
+            raise self._failure() from error
         os.close(self._writing)
         self._writing = -1
         child = self._child

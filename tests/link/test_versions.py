@@ -103,7 +103,9 @@ def test_an_older_client_is_served(places: None, tmp_path: Path, version: int) -
             now, then = unpack(kind, now), unpack(kind, value(before))
             assert (now.role, now.kind, now.mirror_id) == (then.role, then.kind, then.mirror_id)
         else:
-            assert len(now) == len(value(before))
+            # A client ignores the fields that it does not know.
+            known = now[: len(value(before))] if hasattr(kind, "_fields") else now
+            assert len(known) == len(value(before))
             unpack(kind, now)
     stream.close()
     agents.close()

@@ -60,7 +60,7 @@ def test_a_value_travels_whole(value: Any) -> None:
 
 def test_an_older_and_a_newer_peer_are_understood() -> None:
     packed = pack(SNAPSHOT)
-    assert unpack(Snapshot, packed[:5]) == (*SNAPSHOT[:5], "", True, (), False, False)
+    assert unpack(Snapshot, packed[:5]) == (*SNAPSHOT[:5], "", True, (), False, False, 0)
     assert unpack(Snapshot, [*packed, "something new"]) == SNAPSHOT
     with pytest.raises(ProtocolError):
         unpack(Snapshot, packed[:4])

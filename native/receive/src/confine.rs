@@ -195,7 +195,6 @@ const PLAIN: &[libc::c_long] = &[
     libc::SYS_restart_syscall,
     libc::SYS_gettid,
     libc::SYS_getpid,
-    libc::SYS_getppid,
     libc::SYS_tgkill,
     libc::SYS_exit,
     libc::SYS_exit_group,

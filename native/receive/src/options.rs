@@ -7,6 +7,7 @@ use crate::failure::{Failure, Kind, Result};
 
 pub const USAGE: &str = "usage: mirrord-receive --into DIR [--name NAME] [--base DIR [--near-base]]
     [--snapshot UUID:CTRANSID] [--checkpoints DIR --record FILE [--resume POSITION]]
+    [--confirmed]
 Applies the btrfs send stream on standard input to a new subvolume in DIR.";
 
 #[derive(Debug, Default, PartialEq)]
@@ -25,6 +26,9 @@ pub struct Options {
     pub near_base: bool,
     /// The stream on standard input continues there.
     pub resume: Option<u64>,
+    /// A byte follows the stream, from who records that the snapshot is complete. Without it that
+    /// process may have been killed.
+    pub confirmed: bool,
 }
 
 fn usage(why: impl std::fmt::Display) -> Failure {
@@ -55,8 +59,13 @@ impl Options {
         let mut words = words;
         while let Some(word) = words.next() {
             let key = word.to_string_lossy().into_owned();
-            if key == "--near-base" {
-                found.near_base = true;
+            let flag = match key.as_str() {
+                "--near-base" => Some(&mut found.near_base),
+                "--confirmed" => Some(&mut found.confirmed),
+                _ => None,
+            };
+            if let Some(flag) = flag {
+                *flag = true;
                 continue;
             }
             let value = words

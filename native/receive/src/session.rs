@@ -44,7 +44,6 @@ pub struct Session {
 /// Confine this process, and apply the stream on standard input.
 pub fn run(options: Options) -> Result<Ending> {
     let inherited = confine::inherited();
-    let parent = rustix::process::getppid();
     let record = match &options.checkpoints {
         Some((_, path)) => Some(open_record(path)?),
         None => None,
@@ -70,9 +69,11 @@ pub fn run(options: Options) -> Result<Ending> {
         reached: (0, 0, None),
     };
     let start = session.start()?;
+    let confirmed = session.options.confirmed;
     let input = io::stdin().as_fd().try_clone_to_owned();
     let input = File::from(input.or_failed(|| "there is no standard input".into())?);
-    let batches = stream::read(input, start).or_failed(|| "no thread can be started".into())?;
+    let batches =
+        stream::read(input, start, confirmed).or_failed(|| "no thread can be started".into())?;
     confine::filter_calls(&inherited)?;
     loop {
         match batches.items.recv() {
@@ -80,10 +81,6 @@ pub fn run(options: Options) -> Result<Ending> {
                 let data = session.take(batch)?;
                 // Full: the reader has enough.
                 let _ = batches.spare.try_send(data);
-            }
-            // Its parent was killed: nobody would record that the snapshot is complete.
-            Ok(Item::Complete) if parent != rustix::process::getppid() => {
-                return session.interrupted()
             }
             Ok(Item::Complete) => return session.complete(),
             Ok(Item::Interrupted) => return session.interrupted(),

@@ -52,6 +52,9 @@ pub enum Item {
     Failed(Failure),
 }
 
+/// What follows a stream that somebody waits for.
+const CONFIRMED: &[u8] = b"\n";
+
 /// Where a stream begins or goes on.
 pub struct Start {
     /// 0: unknown, the stream begins with its header.
@@ -68,12 +71,16 @@ pub struct Batches {
 }
 
 /// Start the thread that reads. It has made the system calls with which a thread begins.
-pub fn read(input: File, start: Start) -> io::Result<Batches> {
+/// confirmed: `CONFIRMED` has to follow the stream; otherwise it counts as interrupted.
+pub fn read(input: File, start: Start, confirmed: bool) -> io::Result<Batches> {
     let (sending, items) = sync_channel(AHEAD);
     let (spare, used) = sync_channel(AHEAD + 2);
     let (begun, started) = sync_channel(0);
     let mut reader = Reader {
-        cutter: Cutter::new(start),
+        cutter: Cutter {
+            confirmed: confirmed.then_some(false),
+            ..Cutter::new(start)
+        },
         used,
     };
     thread::Builder::new()
@@ -111,7 +118,9 @@ impl Reader {
                 result => result.or_failed(|| "the stream cannot be read".into())?,
             };
             match count {
-                0 if self.cutter.ended && !sys::is_terminated() => return Ok(Item::Complete),
+                0 if self.cutter.is_complete() && !sys::is_terminated() => {
+                    return Ok(Item::Complete)
+                }
                 0 => return Ok(Item::Interrupted),
                 _ if sys::is_terminated() => {
                     left = left.saturating_sub(count);
@@ -161,6 +170,8 @@ pub struct Cutter {
     pub ended: bool,
     pub digest: Option<PrefixDigest>,
     commands: u64,
+    /// Whether `CONFIRMED` came; None: it is not expected.
+    confirmed: Option<bool>,
 }
 
 impl Cutter {
@@ -171,7 +182,12 @@ impl Cutter {
             ended: false,
             digest: start.digest,
             commands: 0,
+            confirmed: None,
         }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.ended && self.confirmed != Some(false)
     }
 
     /// Append the whole commands in `data` to `commands`; how many bytes they take.
@@ -223,6 +239,10 @@ impl Cutter {
         };
         loop {
             let rest = &data[*at..];
+            if self.ended && self.confirmed.is_some() && rest == CONFIRMED {
+                self.confirmed = Some(true);
+                return Ok(());
+            }
             if self.ended && !rest.is_empty() {
                 return Err("something follows its end".into());
             }
