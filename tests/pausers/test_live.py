@@ -188,21 +188,28 @@ def test_an_image_beside_a_volume(tmp_path: Path, is_paused: bool) -> None:
             live.home.run("serve", "db")
             file = here / "c" / FILE
             words = [str(live.home.folder / "run/db.nbd"), str(file), str(_SIZE // RECORD)]
-            writer = subprocess.Popen([sys.executable, "-c", _WRITER, *words], cwd=ROOT)
-            try:
+            with _written(*words):
                 until(lambda: file.exists() and file.stat().st_size > 0)
                 service.initialize("group")
                 found = [_updated(service, there) for _ in range(5)]
-                assert writer.poll() is None
-            finally:
-                writer.kill()
-                writer.wait()
         finally:
             service.close()
             live.close()
         counts = [len(one) for one in found]
         assert all(map(is_prefix, found)) == is_paused, counts
         assert counts == sorted(set(counts)), "each has more than the one before"
+
+
+@contextmanager
+def _written(*words: object) -> Iterator[None]:
+    """A client writes in this block, and has not ended by itself."""
+    writer = subprocess.Popen([sys.executable, "-c", _WRITER, *map(str, words)], cwd=ROOT)
+    try:
+        yield
+        assert writer.poll() is None
+    finally:
+        writer.kill()
+        writer.wait()
 
 
 @contextmanager

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,10 +13,9 @@ from tests.live.command import Home, Image, Mirror
 from tests.live.test_devices import attached
 from tests.pausers.conftest import NAME
 from tests.pausers.hosts import Hosts, hosts
-from tests.pausers.test_live import _SIZE, _WRITER, _elsewhere
+from tests.pausers.test_live import _SIZE, _elsewhere, _written
 from tests.support.service import until
 from tests.support.stripes import FILE, RECORD, is_prefix, numbers_in
-from tests.support.unit import ROOT
 
 #: The snapshot of this host is taken some time after that of the other one.
 _LATER = """
@@ -79,15 +76,10 @@ def test_an_image_on_another_host(
         if is_paused:
             _pausing(pair, f"live:{image}")
         words = [pair.agent_home("two") / "run/db.nbd", pair.here / "a" / FILE, _SIZE // RECORD]
-        writer = subprocess.Popen([sys.executable, "-c", _WRITER, *map(str, words)], cwd=ROOT)
-        try:
+        with _written(*words):
             until(lambda: (pair.here / "a" / FILE).stat().st_size > 0)
             pair.service.initialize(NAME)
             found = [_updated(pair) for _ in range(3)]
-            assert writer.poll() is None
-        finally:
-            writer.kill()
-            writer.wait()
         counts = [len(one) for one in found]
         assert all(map(is_prefix, found)) == is_paused, counts
         assert counts == sorted(set(counts)), "each has more than the one before"

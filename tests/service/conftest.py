@@ -49,19 +49,20 @@ class Served(DaemonWorld):
         return of_status(found)
 
 
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    with open_lab("lab_block", tmp_path) as lab:
-        made = Served(lab, tmp_path / "home")
+def serving(kind: str, folder: Path) -> Iterator[Served]:
+    """What a fixture yields for volumes of this kind."""
+    with open_lab(kind, folder) as lab:
+        made = Served(lab, folder / "home")
         yield made
         if made.daemon.process is not None:
             made.clean_up()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    yield from serving("lab_block", tmp_path)
 
 
 @pytest.fixture
 def served_btrfs(tmp_path: Path) -> Iterator[Served]:
-    with open_lab("lab_btrfs", tmp_path) as lab:
-        made = Served(lab, tmp_path / "home")
-        yield made
-        if made.daemon.process is not None:
-            made.clean_up()
+    yield from serving("lab_btrfs", tmp_path)

@@ -9,20 +9,15 @@ import pytest
 
 from mirrord.core.errors import Busy
 from tests.contract.lab_nested import INNER
-from tests.service.conftest import Served
+from tests.service.conftest import Served, serving
 from tests.support import btrfs
-from tests.support.labs import open_lab
 from tests.support.service import until
 from tests.support.world import NAME
 
 
 @pytest.fixture
 def served_nested(tmp_path: Path) -> Iterator[Served]:
-    with open_lab("lab_nested", tmp_path) as lab:
-        made = Served(lab, tmp_path / "home")
-        yield made
-        if made.daemon.process is not None:
-            made.clean_up()
+    yield from serving("lab_nested", tmp_path)
 
 
 def test_the_daemon_updates_by_the_schedule_before_and_after_a_reverse(
