@@ -60,6 +60,12 @@ ON_MACHINE = (
     "test_reverse_of_a_working_mirror_carries_the_last_changes_first",
 )
 VOLUMES = {"lab_remote_zvol", "volume", *MACHINE_SETS}
+#: Of a test with several cases those that are in each run on the emulated machine.
+CASES_ON_MACHINE: dict[str, list[object]] = {
+    "test_a_damaged_stream_is_never_committed": ["middle"],
+    "test_a_stream_that_ends_early_is_never_complete": [100, -1],
+    "test_a_tree_is_compared_dataset_by_dataset_and_a_volume_block_by_block": ["off"],
+}
 #: A btrfs volume with its nested ones differs in the driver alone: of what goes through the product
 #: these run on it, of them those of `ON_MACHINE` in each run.
 NESTED_LAB = "lab_nested"
@@ -130,7 +136,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         if item.path.parent.name not in FOLDERS_ON_MACHINE:
             raise pytest.UsageError(f"no group would run {item.nodeid}: see tests/__main__.py")
-        if item.get_closest_marker("on_machine") or _takes_long(item, given):
+        cases = list(chosen.params.values()) if chosen else []
+        wanted = CASES_ON_MACHINE.get(item.name.partition("[")[0])
+        is_left_out = wanted is not None and all(one not in wanted for one in cases)
+        if item.get_closest_marker("on_machine") or is_left_out or _takes_long(item, given):
             item.add_marker("nightly")
         # The machine is emulated, on processors that the other groups of tests use, too.
         if not item.get_closest_marker("timeout"):

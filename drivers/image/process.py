@@ -33,7 +33,10 @@ _ADDRESS = re.compile(r"([A-Za-z0-9._-]+|[0-9A-Fa-f:.]+|\[[0-9A-Fa-f:.%]+\])([:/
 _ANSWER_S = 5.0
 #: A break drains and syncs first.
 _SLOW_ANSWER_S = 60.0
-_START_S = 15.0
+#: Also on a busy machine; what goes wrong is seen in its log before.
+_START_S = 60.0
+#: systemd itself ends a start or a stop after 90 s.
+_SYSTEMCTL_S = 120.0
 _STOP_S = 10.0
 _POLL_S = 0.02
 _LOG_BYTES_MAX = 1 << 20
@@ -238,7 +241,7 @@ def has_systemd() -> bool:
 
 def _systemctl(verb: str, name: str) -> None:
     unit = f"mirrord-live@{name}.service"
-    done = command.run(["systemctl", verb, unit], timeout_s=_START_S)
+    done = command.run(["systemctl", verb, unit], timeout_s=_SYSTEMCTL_S)
     if done.status != 0:
         raise IoFailed(
             f"'systemctl {verb} {unit}' failed",

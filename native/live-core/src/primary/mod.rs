@@ -22,9 +22,7 @@ use crate::locks::RangeLocks;
 use crate::rate::Rate;
 use crate::record::Record;
 use crate::tracker::Tracker;
-use crate::types::{
-    BootId, Geometry, Mode, Payload, Range, RequestId, Role, Settings, Time, Window,
-};
+use crate::types::{BootId, Geometry, Mode, Payload, Range, RequestId, Settings, Time, Window};
 use barrier::{Barrier, Waiter};
 use recording::Recording;
 pub use recording::{MAGIC, RECORD};
@@ -169,10 +167,8 @@ pub struct Primary {
     fault: Option<Fault>,
     boot: BootId,
     record: Record,
-    /// What the record on disk says.
-    saved_synced: bool,
-    saved_bounded: bool,
-    saved_role: Role,
+    /// As it is on disk.
+    saved: Record,
     record_changed: bool,
     tracker: Tracker,
     journal: Journal<Commit>,
@@ -275,9 +271,7 @@ impl Primary {
             geometry,
             fault,
             boot,
-            saved_synced: record.synced,
-            saved_bounded: record.bounded,
-            saved_role: record.role,
+            saved: record.clone(),
             record_changed: false,
             record,
             tracker,

@@ -56,7 +56,7 @@ impl Primary {
 
     /// How much of the window is used is not known: it counts as full.
     pub(super) fn is_withholding(&self) -> bool {
-        self.saved_bounded && self.state != State::Semi && self.stream.is_none()
+        self.saved.bounded && self.state != State::Semi && self.stream.is_none()
     }
 
     /// What the other end does not have can be answered: the mode still says so, too.
@@ -89,7 +89,7 @@ impl Primary {
             // It is journaled.
             State::Finishing { .. } if self.stream.is_some() => issued.peer,
             _ if self.is_faulty(Fault::RestartUnbounded) => issued.peer,
-            _ => issued.peer && (!self.saved_bounded || issued.failure.is_some()),
+            _ => issued.peer && (!self.saved.bounded || issued.failure.is_some()),
         }
     }
 

@@ -83,7 +83,7 @@ impl Primary {
     pub fn hello(&self) -> Hello {
         // Until the record on disk says that it is fenced, a restart makes it a primary again.
         Hello {
-            role: self.saved_role,
+            role: self.saved.role,
             ..Hello::of(&self.record, self.is_lost())
         }
     }
@@ -120,7 +120,7 @@ impl Primary {
             epoch: self.record.epoch,
             generation: self.record.generation,
             synced: self.record.synced,
-            unfenced: self.record.unfenced,
+            unfenced: self.saved.unfenced,
             since: self.record.since,
             connected: self.link != Link::Down,
             reason: self.reason.clone(),

@@ -6,19 +6,15 @@ use crate::fault::Fault;
 use crate::hello::Begin;
 use crate::io::Action;
 use crate::layout;
+use crate::record::Record;
 use crate::tracker::Needs;
-use crate::types::Role;
 use std::collections::HashSet;
 
 /// What becomes true when a transaction is durable.
 #[derive(Clone, Debug)]
 pub(super) enum Commit {
     Start,
-    Record {
-        synced: bool,
-        bounded: bool,
-        role: Role,
-    },
+    Record(Box<Record>),
     Extents(Vec<u32>),
     Map,
 }
@@ -35,13 +31,7 @@ impl Primary {
                 layout::record_offset(self.record.serial),
                 self.record.encode(),
             );
-            let (synced, bounded) = (self.record.synced, self.record.bounded);
-            let role = self.record.role;
-            let commit = Commit::Record {
-                synced,
-                bounded,
-                role,
-            };
+            let commit = Commit::Record(Box::new(self.record.clone()));
             self.start(vec![page], commit, out);
         } else if self.state == State::Failed {
         } else if matches!(self.link, Link::Beginning(Begin::Initial { .. }))
@@ -74,7 +64,7 @@ impl Primary {
         let is_semi = self.state == State::Semi;
         let is_entering = self.is_gated() && !self.is_faulty(Fault::EvictionBeforeSync);
         if self.tracker.room() < adds.len() {
-            let is_settled = self.saved_synced == self.record.synced;
+            let is_settled = self.saved.synced == self.record.synced;
             let early = self.is_faulty(Fault::EarlyEviction);
             if is_settled || early {
                 let wanted = (adds.len() - self.tracker.room()).max(self.geometry.hot as usize / 8);
@@ -95,7 +85,7 @@ impl Primary {
             self.request_barrier();
         }
         if adds.is_empty() {
-            if !self.record.synced && !self.saved_synced {
+            if !self.record.synced && !self.saved.synced {
                 let pages = self.tracker.save_hot(self.settings.pages, is_semi);
                 if !pages.is_empty() {
                     self.start(pages, Commit::Map, out);
@@ -135,15 +125,9 @@ impl Primary {
         self.progress += 1;
         match commit {
             Commit::Start => self.started(),
-            Commit::Record {
-                synced,
-                bounded,
-                role,
-            } => {
-                self.saved_role = role;
-                self.saved_synced = synced;
-                let is_released = self.saved_bounded && !bounded;
-                self.saved_bounded = bounded;
+            Commit::Record(record) => {
+                let is_released = self.saved.bounded && !record.bounded;
+                self.saved = *record;
                 if is_released {
                     self.answer_waiting(out);
                 }
