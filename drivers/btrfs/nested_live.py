@@ -82,12 +82,17 @@ def unchanged(place: Layout, volume: Path, found: Found, target: SnapshotEntry, 
 
 
 def intact(one: SnapshotEntry) -> bool:
-    """Whether the nested subvolumes of what was set aside are as they were then."""
+    """Whether the nested subvolumes of what was set aside are as they were then. Without the list
+    of them nobody knows.
+    """
     assert one.wrapper is not None, one
-    there = {path: info for path, info in subvolume.below_with_info(one.path) if info.read_only}
+    there = dict(subvolume.below_with_info(one.path))
+    parts = layout.read_parts(one.wrapper / layout.PARTS)
+    if not parts:
+        return not there
     return all(
-        path in there and (there[path].uuid, there[path].ctransid) == then
-        for path, then in layout.read_parts(one.wrapper / layout.PARTS).items()
+        path in there and there[path].read_only and (there[path].uuid, there[path].ctransid) == then
+        for path, then in parts.items()
         if path
     )
 

@@ -64,6 +64,21 @@ def test_resync_keeps_what_was_written_in_each_of_them(world: World) -> None:
     assert kept(world, "destination") == [] and not aside.parent.exists()
 
 
+def test_what_was_set_aside_is_not_intact_without_the_list_of_its_subvolumes(world: World) -> None:
+    world.initialized(nested=True)
+    world.service.break_off(NAME)
+    (view(world) / "a/file").write_text("written")
+    world.service.resync(NAME, yes=True)
+    [aside] = kept(world, "destination")
+    for has_list in (True, False):
+        [one] = [s for s in world.driver("destination").snapshots() if s.path == str(aside)]
+        assert one.intact is has_list
+        (aside.parent / "parts.json").unlink(missing_ok=True)
+    with pytest.raises(MirrordError):
+        world.driver("destination").delete_snapshot(one.guid)
+    assert (aside / "a/file").read_text() == "written"
+
+
 def test_reverse_there_and_back_keeps_nothing_superfluous(world: World) -> None:
     world.initialized(nested=True)
     for number in range(3):
