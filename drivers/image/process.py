@@ -33,7 +33,7 @@ _ADDRESS = re.compile(r"([A-Za-z0-9._-]+|[0-9A-Fa-f:.]+|\[[0-9A-Fa-f:.%]+\])([:/
 _ANSWER_S = 5.0
 #: A break drains and syncs first.
 _SLOW_ANSWER_S = 60.0
-#: Also on a busy machine; what goes wrong is seen in its log before.
+#: Enough on a busy machine; an error is read from its log, and ends the wait at once.
 _START_S = 60.0
 #: systemd itself ends a start or a stop after 90 s.
 _SYSTEMCTL_S = 120.0
