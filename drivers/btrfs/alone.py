@@ -13,7 +13,9 @@ from mirrord.core.errors import Busy
 from mirrord.drivers.btrfs.layout import Layout
 from mirrord.system import clock
 
-_WAIT_S = 20.0
+#: How long such a program may take to end: its disk may be slow. A query does not wait as long.
+_WAIT_S = 60.0
+_QUERY_S = 20.0
 _POLL_S = 0.02
 
 
@@ -49,10 +51,10 @@ def locked(folder: Path, where: str) -> int:
 
 
 def wait_until_idle(place: Layout, is_owned: Callable[[], bool]) -> None:
-    """Wait until no program applies a stream, for as long as `receive_lock` does; or until a living
-    process owns what it applies, which may take long.
+    """Wait for a moment until no program applies a stream; or until a living process owns what it
+    applies, which may take long.
     """
-    until_s = clock.monotonic_s() + _WAIT_S
+    until_s = clock.monotonic_s() + _QUERY_S
     while not _is_idle(place) and not is_owned() and clock.monotonic_s() < until_s:
         clock.sleep_s(_POLL_S)
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol, Self, TypeVar, cast
 
 from mirrord.core.endpoint import split_host
-from mirrord.core.errors import Aborted, LinkLost, MirrordError, Unreachable, Unsupported
+from mirrord.core.errors import Aborted, Busy, LinkLost, MirrordError, Unreachable, Unsupported
 from mirrord.core.model import Endpoint, Snapshot, Staging, VolumeFacts
 from mirrord.core.relationship import Fence, Relationship
 from mirrord.drivers.contract import Capability, Clones, Driver, Pool, Volume
@@ -19,6 +19,7 @@ from mirrord.drivers.streams import Receiver, SendStream, Sink
 from mirrord.drivers.verification import Verification
 from mirrord.link.exchange import Cancelled, Exchange
 from mirrord.link.session import Session
+from mirrord.system import clock
 from mirrord.system.native import StreamChecksum
 from mirrord.system.waiting import HURRY_S, Waiting, deadline
 from mirrord.wire.methods import METHODS, Method, Opened
@@ -32,6 +33,10 @@ _QUICK_S = 60.0
 _STALLED_S = 1.0
 #: The same when the cancellation could not be sent either, which was tried for this long.
 _UNTOLD_S = 0.5
+#: How long the agent of a connection that broke may need to end, and to unlock the volume: it waits
+#: for its disk. How often the new one tries.
+_FORMER_S = 120.0
+_FORMER_POLL_S = 0.2
 #: Timeout for the other end to save a checkpoint after a transfer was cancelled.
 _CLOSE_S = 20.0
 
@@ -115,7 +120,20 @@ class RemoteDriver(Driver, Clones, Pool, Verification, Live):
     # The connection
 
     def _attached(self) -> tuple[Session, int]:
-        """The session and this volume's number in it; a held lock is taken again in a new one."""
+        """The session and this volume's number in it; a held lock is taken again in a new one, once
+        the agent of the previous one has released it.
+        """
+        with self._guard:
+            until_s = clock.monotonic_s() + (_FORMER_S if self._session else 0)
+            while True:
+                try:
+                    return self._attach()
+                except Busy:
+                    if self.waiting.hurry_s or clock.monotonic_s() >= until_s:
+                        raise
+                    self.waiting.sleep_s(_FORMER_POLL_S)
+
+    def _attach(self) -> tuple[Session, int]:
         with self._guard:
             self._used = None
             self._used = session = self._sessions.session(self.waiting)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -130,6 +133,31 @@ def test_a_killed_agent_is_replaced_and_its_lock_taken_again(tmp_path: Path) -> 
                 pass
         with open_driver(Endpoint("block", str(path))).lock("other"):
             pass
+
+
+@pytest.mark.parametrize("of", ["the volume", "the session"])
+def test_a_lock_that_the_old_agent_still_holds_is_waited_for(tmp_path: Path, of: str) -> None:
+    """A process that was killed ends when its disk has done what it waits for."""
+    path, runtime = block(tmp_path, "v"), tmp_path / "home/run/agents"
+    with agents(tmp_path / "home") as others:
+        driver = remote(others, path)
+        with driver.lock("mirrord update x"), ExitStack() as stack:
+            current = others._current
+            assert current is not None
+            [token] = [one for one in runtime.iterdir() if len(one.name) == 32]
+            others.kill()
+            until(lambda: not current.alive)
+            locked = os.open(path / "lock" if of == "the volume" else token, os.O_RDWR)
+            stack.callback(os.close, locked)
+            fcntl.flock(locked, fcntl.LOCK_EX)
+            # (A session's lock is waited for by the agent, too, for 10 s.)
+            later = threading.Timer(13, lambda: fcntl.flock(locked, fcntl.LOCK_UN))
+            stack.callback(later.join)
+            later.start()
+            assert driver.facts().identity
+            assert not later.is_alive()
+            with pytest.raises(Busy), open_driver(Endpoint("block", str(path))).lock("other"):
+                pass
 
 
 def test_a_client_that_comes_back_ends_its_old_agent_that_hangs(tmp_path: Path) -> None:

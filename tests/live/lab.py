@@ -136,8 +136,14 @@ class Pair:
         self.secondary.kill()
 
     def assert_equal(self) -> None:
+        """In sync, or soon in sync again, both ends hold the same.
+
+        The state is looked at after the flush: until something is sent, a primary may not know
+        that the link is cut.
+        """
         with Client(self.primary) as client:
             client.flush()
+        self.wait_in_sync()
         assert self.primary.bytes() == self.secondary.bytes()
 
 
