@@ -196,7 +196,8 @@ def in_memory(inside: Path) -> Iterator[Path]:
     try:
         yield inside
     finally:
-        run("umount", inside)
+        # (A process of a mirror that was deleted may still be ending.)
+        run("umount", "--lazy", inside)
 
 
 def _redo(inside: Path) -> list[Row]:
@@ -274,18 +275,27 @@ def _depths(inside: Path) -> list[Row]:
                 left = depth
                 break
         pair.fio(32, 10)
-        quiet_s = time.monotonic()
-        writer = threading.Thread(target=lambda: pair.fio(1, 6 * _HOLD_DOWN_S))
+        quiet_s, lag = time.monotonic(), pair.status()["lag_limit_bytes"]
+        writer = threading.Thread(target=lambda: pair.fio(1, 13 * _HOLD_DOWN_S))
         writer.start()
-        pair.wait_for("in-sync", 5 * _HOLD_DOWN_S)
+        pair.wait_for("in-sync", 12 * _HOLD_DOWN_S)
         took_s = time.monotonic() - quiet_s
         writer.join()
         states = pair.changes(began_s)
     note = f"then 32 for 10 s, then 1: {', '.join(states)}"
+    # A client that never pauses keeps half of the link.
+    least_s = lag / (GBIT // 10)
     return [
         Row("200 Mbit/s: sync left at", left, "writes", ">=", 12, note="wanted: 12 to 16"),
         Row("200 Mbit/s: changes of the mode", len(states) - 1, "", "<=", 2, note=note),
-        Row("200 Mbit/s: in sync again with 1", took_s, "s", "<=", 2 * _HOLD_DOWN_S),
+        Row(
+            "200 Mbit/s: in sync again with 1",
+            took_s,
+            "s",
+            "<=",
+            least_s + 2 * _HOLD_DOWN_S,
+            note=f"M was {lag >> 20} MiB",
+        ),
     ]
 
 

@@ -9,6 +9,7 @@ each failed return doubles the time until the next one.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 from mirrord.core.live import Mode
@@ -116,14 +117,14 @@ class Dynamic:
         returning = observation.now_s >= return_s
         calm = keys.returning if returning else keys.lower
         lower = None
-        if limit and observation.slowest_us < calm * self._max_lat_us:
+        if limit and self._is_calm(observation, memory, calm):
             limit = lower = max(0, limit - max(_STEP_MIN, limit // _STEP))
         if (
             returning
             and limit < keys.sync_bytes
             and not observation.dirty_bytes
             and observation.connected
-            and self._is_fast(observation, memory)
+            and self._is_fast(memory)
         ):
             now_s = observation.now_s
             samples = memory.samples[-1:]
@@ -133,10 +134,27 @@ class Dynamic:
         merge = limit > keys.merge_bytes
         return self._lagging(lower)._replace(wake_at_s=wake_at_s, merge=merge), memory
 
-    def _is_fast(self, observation: Observation, memory: Memory) -> bool:
-        """Whether clients would be answered fast enough if they waited for the replica."""
-        writes, total_us = _since(memory.samples[0].received, observation.received)
-        return total_us <= self._keys.returning * self._max_lat_us * writes
+    def _is_calm(self, observation: Observation, memory: Memory, share: float) -> bool:
+        """Whether M may get smaller: no client waits for this share of what it accepts. Where M is
+        far from the return to sync, none does on average since the last decision: a few wait for
+        long there, as merged writes are acknowledged together.
+        """
+        longest_us = share * self._max_lat_us
+        if observation.lag_limit_bytes <= self._keys.merge_bytes:
+            return observation.slowest_us < longest_us
+        before = memory.samples[-2:][0]
+        writes, total_us = _since(before.answered, observation.answered)
+        _locally, local_us = _since(before.local, observation.local)
+        return observation.oldest_us < longest_us and total_us - local_us <= longest_us * writes
+
+    def _is_fast(self, memory: Memory) -> bool:
+        """Whether clients would be answered fast enough if they waited for the replica: at each
+        decision of the window, as a mean over it hides a load that is near the link's rate.
+        """
+        longest_us = self._keys.returning * self._max_lat_us
+        received = [sample.received for sample in memory.samples]
+        found = [_since(before, now) for before, now in pairwise(received)]
+        return all(total_us <= longest_us * writes for writes, total_us in found)
 
     def _tracking(self, observation: Observation, memory: Memory) -> tuple[Directive, Memory]:
         is_copied = observation.dirty_bytes <= self._keys.sync_bytes

@@ -153,7 +153,7 @@ def test_the_lag_never_exceeds_max_rpo() -> None:
 class WithoutPrediction(Dynamic):
     """A seeded error: it returns without asking how fast the replica would answer."""
 
-    def _is_fast(self, observation: Observation, memory: Memory) -> bool:
+    def _is_fast(self, memory: Memory) -> bool:
         return True
 
 

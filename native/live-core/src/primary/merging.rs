@@ -21,6 +21,10 @@ const OPERATIONS: usize = 16 << 10;
 /// Below it more is lost by small units than is gained by a link that is never idle.
 const UNIT_MIN: u64 = 64 << 10;
 
+/// A unit is acknowledged as a whole, and who waits for that waits longer: it has to save this part
+/// of the link's bytes.
+const WORTH: u64 = 8;
+
 /// Bytes of the link.
 pub(super) fn cost(frame: &Frame) -> u64 {
     (HEADER + frame.payload.len()) as u64
@@ -114,7 +118,7 @@ impl Primary {
     }
 
     /// Makes a unit of what waits from `first` on, as far as it is not larger than a unit, if
-    /// anything in it is replaced. Returns where what is to be sent now ends: it is not searched
+    /// enough in it is replaced. Returns where what is to be sent now ends: it is not searched
     /// again.
     fn form(&mut self, first: usize) -> usize {
         let is_ignored = self.is_faulty(Fault::MergeAcrossBarrier);
@@ -154,7 +158,8 @@ impl Primary {
                 break;
             }
         }
-        if replaced.is_empty() {
+        let saved: u64 = replaced.iter().map(|at| cost(&self.sent[*at].frame)).sum();
+        if saved == 0 || saved * WORTH < bytes + saved {
             return end.max(first + 1);
         }
         for at in replaced {
