@@ -136,14 +136,15 @@ class Pair:
         self.secondary.kill()
 
     def assert_equal(self) -> None:
-        """In sync, or soon in sync again, both ends hold the same.
+        """Both ends hold the same, once the link works again.
 
         The state is looked at after the flush: until something is sent, a primary may not know
-        that the link is cut.
+        that the link is cut. (In semi-sync, wait until all is applied before.)
         """
         with Client(self.primary) as client:
             client.flush()
-        self.wait_in_sync()
+        states = ("in-sync", "semi-sync")
+        wait_until(lambda: any(map(self.primary.is_state, states)), " or ".join(states))
         assert self.primary.bytes() == self.secondary.bytes()
 
 
