@@ -105,6 +105,13 @@ def report(run: Run, arguments: list[str]) -> bool:
     return status == 0 or (status == _NOTHING and chosen(arguments))
 
 
+def failures(run: Run) -> list[str]:
+    """The lines in which pytest names what failed."""
+    run.output.seek(0)
+    found = re.findall(rb"^(?:FAILED|ERROR) .*", run.output.read(), re.MULTILINE)
+    return [line.decode(errors="replace") for line in found]
+
+
 def run_one(name: str, arguments: list[str]) -> int:
     """Run a group here; what pytest returned."""
     [group] = [group for group in groups() if group.name == name]
@@ -146,6 +153,7 @@ def run_all(arguments: list[str], files: str) -> bool:
     """Run all, in this folder; whether each went well."""
     waiting = groups()
     left: list[Run] = []
+    failed: list[str] = []
     well = True
     told_s = time.monotonic()
     try:
@@ -159,12 +167,15 @@ def run_all(arguments: list[str], files: str) -> bool:
             for run in [run for run in left if run.process.poll() is not None]:
                 left.remove(run)
                 well = report(run, arguments) and well
+                failed += failures(run)
             time.sleep(0.2)
     finally:
         for run in left:
             run.process.terminate()
         for run in left:
             run.process.wait()
+    # (Between the groups' output they are hard to find.)
+    print("", *failed, sep="\n")
     return well
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.__main__ import ON_MACHINE, TESTS, Run, groups, report
+from tests.__main__ import ON_MACHINE, TESTS, Run, failures, groups, report
 
 
 def test_every_folder_is_in_one_group() -> None:
@@ -46,3 +46,17 @@ def test_nothing_selected_is_a_failure_unless_tests_were_chosen(
         words = [sys.executable, "-c", f"raise SystemExit({status})"]
         process = subprocess.Popen(words, stdout=output, cwd=Path(__file__).parent)
         assert report(Run(groups()[0], process, output, 0.0), arguments) is well
+
+
+def test_what_failed_is_named_again(tmp_path: Path) -> None:
+    test = tmp_path / "test_it.py"
+    test.write_text("def test_one():\n    assert 1 == 2\n\ndef test_two(missing):\n    pass\n")
+    with tempfile.TemporaryFile() as output:
+        words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test.name]
+        process = subprocess.Popen(words, stdout=output, cwd=tmp_path)
+        process.wait()
+        found = failures(Run(groups()[0], process, output, 0.0))
+    assert [line.partition(" - ")[0] for line in found] == [
+        "FAILED test_it.py::test_one",
+        "ERROR test_it.py::test_two",
+    ]
