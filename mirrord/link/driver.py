@@ -134,23 +134,26 @@ class RemoteDriver(Driver, Clones, Pool, Verification, Live):
                     self.waiting.sleep_s(_FORMER_POLL_S)
 
     def _attach(self) -> tuple[Session, int]:
-        with self._guard:
-            self._used = None
-            self._used = session = self._sessions.session(self.waiting)
-            hurry_s = self.waiting.hurry_s
-            if hurry_s and not session.probe(hurry_s):
-                raise LinkLost("the other end does not respond")
-            ask = functools.partial(session.call, timeout_s=_QUICK_S, waiting=self.waiting)
-            if session is not self._session:
-                opened: Opened = unpack(Opened, ask("open", self.kind, self.location))
-                if self._purpose is not None:
+        self._used = None
+        self._used = session = self._sessions.session(self.waiting)
+        hurry_s = self.waiting.hurry_s
+        if hurry_s and not session.probe(hurry_s):
+            raise LinkLost("the other end does not respond")
+        ask = functools.partial(session.call, timeout_s=_QUICK_S, waiting=self.waiting)
+        if session is not self._session:
+            opened: Opened = unpack(Opened, ask("open", self.kind, self.location))
+            if self._purpose is not None:
+                try:
                     ask("lock", opened.number, self._purpose)
-                self._session, self._opened, self._fence_sent = session, opened, None
-            fenced = session.version >= METHODS["set_fence"].since
-            if fenced and self.fence is not None and self.fence != self._fence_sent:
-                ask("set_fence", self._opened.number, *self.fence)
-                self._fence_sent = self.fence
-            return session, self._opened.number
+                except Busy:
+                    ask("close", opened.number)  # (It is opened again by the next attempt.)
+                    raise
+            self._session, self._opened, self._fence_sent = session, opened, None
+        fenced = session.version >= METHODS["set_fence"].since
+        if fenced and self.fence is not None and self.fence != self._fence_sent:
+            ask("set_fence", self._opened.number, *self.fence)
+            self._fence_sent = self.fence
+        return session, self._opened.number
 
     @property
     def connection(self) -> Sessions:
