@@ -368,14 +368,14 @@ def test_what_differs_is_repaired_and_the_rates_are_those_of_the_definition(mirr
     with mirror.source.path.open("r+b") as image:
         image.write(random.Random(1).randbytes(8 << 20))
     mirror.create("--policy", "sync")
-    home.run("throttle", "db", "2MiB/s")
+    home.run("throttle", "db", "4MiB/s")
     began_s = time.monotonic()
     home.run("initialize", "db")
     assert time.monotonic() - began_s > 1.5
     home.run("throttle", "db", "unlimited")
     definition = home.folder / "etc/mirrors.d/db.toml"
     text = definition.read_text()
-    definition.write_text(text.replace("[site.", 'verify_rate = "2MiB/s"\n[site.', 1))
+    definition.write_text(text.replace("[site.", 'verify_rate = "4MiB/s"\n[site.', 1))
     with mirror.destination.path.open("r+b") as image:
         image.seek(5 << 20)
         image.write(b"wrong")
