@@ -275,7 +275,7 @@ def _depths(inside: Path) -> list[Row]:
                 left = depth
                 break
         pair.fio(32, 10)
-        quiet_s, lag = time.monotonic(), pair.status()["lag_limit_bytes"]
+        quiet_s, lag = time.monotonic(), pair.status()["lag_limit_bytes"] or 0
         writer = threading.Thread(target=lambda: pair.fio(1, 13 * _HOLD_DOWN_S))
         writer.start()
         pair.wait_for("in-sync", 12 * _HOLD_DOWN_S)

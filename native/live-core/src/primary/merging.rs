@@ -125,7 +125,7 @@ impl Primary {
         // The operations that are sent, by the range that they write.
         let mut kept: BTreeMap<(u64, u64), usize> = BTreeMap::new();
         let mut replaced = Vec::new();
-        let (mut bytes, mut end) = (0, first);
+        let (mut bytes, mut saved, mut end) = (0, 0, first);
         for (at, sent) in self.sent.iter().enumerate().skip(first).take(OPERATIONS) {
             if sent.is_formed {
                 break;
@@ -148,7 +148,7 @@ impl Primary {
             if at > first && more > self.unit() {
                 break;
             }
-            bytes = more;
+            (bytes, saved) = (more, saved + less);
             replaced.extend(covered.iter().filter_map(|each| kept.remove(each)));
             if sent.frame.class != Class::Flush {
                 kept.insert((range.offset, range.end()), at);
@@ -158,7 +158,6 @@ impl Primary {
                 break;
             }
         }
-        let saved: u64 = replaced.iter().map(|at| cost(&self.sent[*at].frame)).sum();
         if saved == 0 || saved * WORTH < bytes + saved {
             return end.max(first + 1);
         }
