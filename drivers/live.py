@@ -112,7 +112,9 @@ class Live(Volume):
 
     @abc.abstractmethod
     def live_copy_rate(self, bytes_s: int) -> None:
-        """Limit how fast a primary copies: the first copy and each resync; 0: unlimited."""
+        """Limit how fast this end copies while it is a primary: the first copy and each resync; 0:
+        unlimited. It is kept with the end, for the next process too.
+        """
 
     @abc.abstractmethod
     def live_verify(self, bytes_s: int) -> None:

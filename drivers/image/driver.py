@@ -43,7 +43,8 @@ _LOCK_WAIT_S = 20.0
 class _End(NamedTuple):
     """What is recorded of an end, in `end.json`. link to allowed: see `Live.live_start` and
     `Live.live_serve`. window: see `Live.live_window`. merge_above,
-    compress, durable: see `Live.live_traffic`. encrypted: the files in `_TLS` are there.
+    compress, durable: see `Live.live_traffic`. copy_rate: see `Live.live_copy_rate`. encrypted: the
+    files in `_TLS` are there.
     """
 
     mirror_id: str
@@ -59,6 +60,7 @@ class _End(NamedTuple):
     merge_above: int = MERGE_ABOVE
     compress: bool = True
     durable: bool = False
+    copy_rate: int = 0
 
 
 @without_snapshots
@@ -211,6 +213,7 @@ class ImageDriver(Driver, Live):
             f"merge-above {end.merge_above}",
             f"compress {'on' if end.compress else 'off'}",
             f"durable {'on' if end.durable else 'off'}",
+            f"copy-rate {end.copy_rate}",
             *(f"nbd {address}" for address in end.served),
             *(f"nbd-allow {network}" for network in end.allowed),
             *(f"{key} {file}" for key, file in _TLS_KEYS.items() if end.encrypted),
@@ -221,8 +224,13 @@ class ImageDriver(Driver, Live):
         end = self._end()
         if end is None:
             return LiveStatus()
-        return self._process.status()._replace(
-            mirror_id=end.mirror_id, volume=end.volume, link=end.link, served=end.served
+        found = self._process.status()
+        return found._replace(
+            mirror_id=end.mirror_id,
+            volume=end.volume,
+            link=end.link,
+            served=end.served,
+            copy_rate=found.copy_rate if found.running else end.copy_rate,
         )
 
     def live_serve(self, address: str, allowed: tuple[str, ...] = ()) -> str:
@@ -331,7 +339,13 @@ class ImageDriver(Driver, Live):
 
     def live_copy_rate(self, bytes_s: int) -> None:
         """See `Live.live_copy_rate`."""
-        self._tell(f"copy-rate {bytes_s:d}")
+        end = self._demand_end()
+        with self.lock(f"mirrord {end.name}"):
+            end = self._demand_end()._replace(copy_rate=bytes_s)
+            self._record(end)
+            self._process.write_config(self._lines(end))
+            if self._process.is_running() and self._process.status().is_primary:
+                self._process.ask(f"copy-rate {bytes_s:d}")
 
     def live_verify(self, bytes_s: int) -> None:
         """See `Live.live_verify`."""

@@ -121,10 +121,6 @@ class LiveMirror:
         peer = self.source.live_start(here, began.link).link
         self.destination.live_start("", peer)
 
-    def start_alone(self) -> None:
-        """Let the process of a new source run, which copies nothing until it knows of its peer."""
-        self.source.live_start(self._addresses()[0], "")
-
     def _addresses(self) -> tuple[str, str]:
         """Where source and destination listen for the replica link."""
         ends = (self.definition.source, self.definition.destination)

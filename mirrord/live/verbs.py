@@ -64,7 +64,6 @@ def initialize(mirror: LiveMirror) -> Result:
         if not known.volume or known.volume != mirror.destination.live_status().volume:
             check_ends(mirror)
             _create(mirror)
-        mirror.start_alone()
         mirror.set_copy_rate(mirror.source, mirror.source.live_status())
         mirror.start()
         direction.record(mirror.catalogue, mirror.id, mirror.definition.source_site)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from mirrord.system import native
 from tests.live.command import WORDS, Mirror, qemu_io
 from tests.live.lab import BLOCK, End, Writer, stamp, wait_until
 
@@ -393,13 +394,20 @@ def test_a_rate_applies_to_a_copy_in_progress_and_after_a_restart(mirror: Mirror
     mirror.create("--policy", "sync")
     home.run("throttle", "db", "100KiB/s")
     home.run("initialize", "db")
-    home.start_daemon()
 
     def rate() -> int:
         source = home.status()["live"]["source"]
         return int(source["copy_rate"]) if source["running"] else -1
 
     assert rate() == 1 << 20
+    mirror.source.kill()
+    # (As systemd does it, which does not wait for the daemon.)
+    words = [native.live_program(), "run", "--config", "config"]
+    with subprocess.Popen(words, cwd=mirror.source.store, stderr=subprocess.DEVNULL) as process:
+        wait_until(lambda: mirror.source.pid is not None, "the process")
+        assert rate() == 1 << 20
+        process.kill()
+    home.start_daemon()
     mirror.source.kill()
     wait_until(lambda: rate() == 1 << 20, "the rate after a restart", 60)
     home.run("throttle", "db", "8MiB/s")

@@ -368,7 +368,10 @@ impl Process {
             ) => {
                 let event = match (name, rate(argument)) {
                     ("verify", Ok(rate)) => PrimaryEvent::Verify { rate },
-                    ("copy-rate", Ok(rate)) => PrimaryEvent::SetCopyRate(rate),
+                    ("copy-rate", Ok(rate)) => {
+                        self.config.settings.copy_rate = rate;
+                        PrimaryEvent::SetCopyRate(rate)
+                    }
                     ("verify" | "copy-rate", Err(problem)) => return Some(outcome(Err(problem))),
                     ("verify-stop", _) => PrimaryEvent::StopVerify,
                     _ => PrimaryEvent::VerifyResync,
