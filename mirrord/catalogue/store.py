@@ -307,12 +307,15 @@ class Catalogue(Watchbook, Verifications):
 
     def others(self, mirror_id: str, source: str, guids: Iterable[str]) -> set[str]:
         """Which of these snapshots belong to another mirror of the same source, perhaps also."""
+        asked = list(guids)
+        if not asked:
+            return set()
         rows = self._rows(
             "SELECT guid FROM snapshot WHERE mirror_id <> ? AND source = ? "
             "AND guid IN (SELECT value FROM json_each(?))",
             mirror_id,
             source,
-            json.dumps(list(guids)),
+            json.dumps(asked),
         )
         return {guid for (guid,) in rows}
 

@@ -5,7 +5,7 @@ The files do not record which site is currently the source: the caller provides 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from mirrord.config.reading import parse, parse_both
@@ -68,7 +68,7 @@ class Definitions:
         source_site: the requested direction; "": as recorded. `ConfigError` when the file has no
         such site.
         """
-        both = parse_both(name, self.read(name), str(self.file(name)))
+        both = self.both(name)
         first = next(iter(both.values()))
         if not source_site:
             return both.get(self._source_of(first.id), first)
@@ -81,9 +81,9 @@ class Definitions:
             )
         return both[source_site]
 
-    def both(self, name: str) -> list[Definition]:
-        """A definition by name, for both directions."""
-        return list(parse_both(name, self.read(name), str(self.file(name))).values())
+    def both(self, name: str) -> Mapping[str, Definition]:
+        """A definition by name, for both directions: by source site, in the order of the file."""
+        return parse_both(name, self.read(name), str(self.file(name)))
 
     def all(self) -> list[Definition]:
         """All definitions, checked against each other. `ConfigError` at the first invalid one."""

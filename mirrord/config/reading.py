@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 from mirrord.config import live, members, policies, strict
@@ -214,7 +215,8 @@ def parse(name: str, text: str, file: str, source_site: str = "") -> Definition:
     return both[source_site or next(iter(both))]
 
 
-def parse_both(name: str, text: str, file: str) -> dict[str, Definition]:
+@lru_cache(maxsize=1024)
+def parse_both(name: str, text: str, file: str) -> Mapping[str, Definition]:
     """The definition for both directions, by source site, in the order of the file; `ConfigError`
     with file and line when one of them is invalid.
     """

@@ -106,9 +106,11 @@ class Opener:
         """A mirror's definition, for the present direction: as the catalogue says it, or else the
         ends, which is recorded then. `Refused` when neither can tell.
         """
-        definition = self.definitions.load(name)
-        if direction.is_recorded(self.catalogue, definition):
-            return definition
+        both = self.definitions.both(name)
+        definition = next(iter(both.values()))
+        recorded = both.get(direction.source_of(self.catalogue, definition.id))
+        if recorded is not None:
+            return recorded
         ends = direction.look_at(definition, self.driver)
         source = direction.find(definition, ends)
         if source is None:
@@ -238,7 +240,7 @@ class Opener:
         By the id that the name has before: afterwards the definition may be gone.
         """
         with explained():
-            known = self.definitions.load(name)
+            known = next(iter(self.definitions.both(name).values()))
         with self.recorded(verb, known, kind) as done:
             result = self.look(name, work, live=live)
             done(result)

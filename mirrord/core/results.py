@@ -81,3 +81,24 @@ class Silent:
 
     def moved(self, stream_bytes: int) -> None:
         """Do nothing."""
+
+
+class VerbProgress(NamedTuple):
+    """How far a running verb is. snapshot, estimate_bytes, done_bytes: of its last transfer, "" and
+    None before that. rate_bytes_s: None until bytes have moved.
+    """
+
+    activity: Activity = Activity.IDLE
+    snapshot: str = ""
+    estimate_bytes: int | None = None
+    done_bytes: int | None = None
+    rate_bytes_s: int | None = None
+
+    @property
+    def left_s(self) -> float | None:
+        """The remaining time of the running transfer at its rate so far; None when not known."""
+        if self.activity is not Activity.TRANSFERRING or not self.rate_bytes_s:
+            return None
+        if self.estimate_bytes is None or self.done_bytes is None:
+            return None
+        return max(0, self.estimate_bytes - self.done_bytes) / self.rate_bytes_s

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from mirrord.core.results import Silent, Watcher
+from mirrord.core.results import Silent, VerbProgress, Watcher
 from mirrord.core.states import Activity
-from mirrord.core.status import RunningVerb, VerbProgress
+from mirrord.core.status import RunningVerb
 from mirrord.scheduler.watched import Watched
 from mirrord.system import clock
 

@@ -144,8 +144,3 @@ def look_at(definition: Definition, opener: Callable[[Endpoint], Driver]) -> dic
         finally:
             end.detach()
     return ends
-
-
-def is_recorded(catalogue: Catalogue, definition: Definition) -> bool:
-    """Whether the catalogue names one of the definition's sites as the source."""
-    return source_of(catalogue, definition.id) in definition.site_names

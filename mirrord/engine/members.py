@@ -7,10 +7,10 @@ members is finished by running it again. Data is sent by each member, not by an 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from mirrord.core import sets
 from mirrord.core.errors import InvariantError, MirrordError, NotFound, Refused
@@ -32,9 +32,10 @@ from mirrord.drivers.contract import Capability, Clones, Driver, Pool, clones_of
 from mirrord.drivers.refusals import base_missing, staging_missing
 from mirrord.drivers.streams import Receiver, SendStream
 from mirrord.engine import plan, together
-from mirrord.engine.crew import Crew
 from mirrord.engine.joint import Joint
 from mirrord.system import clock
+
+T = TypeVar("T")
 
 
 class Members(Joint, Clones):
@@ -156,7 +157,7 @@ class Members(Joint, Clones):
         """
         taken: dict[Driver, tuple[Snapshot, float]] = {}
         works = [partial(_taken, some, name) for some in self._beside()]
-        for found_there in Crew(len(works)).run(works) if len(works) > 1 else [works[0]()]:
+        for found_there in _at_once(works):
             taken |= found_there
         every = [taken[driver][0] for driver in self.drivers]
         self.took_s = [taken[driver][1] for driver in self.drivers]
@@ -183,7 +184,7 @@ class Members(Joint, Clones):
     def make_ready(self, name: str) -> None:
         """See `Source.make_ready`."""
         works = [partial(driver.make_ready, name) for driver in self.drivers]
-        Crew(len(works)).run(works)
+        _at_once(works)
 
     def spread_ms(self, guid: str) -> int | None:
         """How far apart in time the snapshots of a set taken by this object are; None for any other
@@ -437,6 +438,15 @@ class Members(Joint, Clones):
     def end_test(self) -> bool:
         """See `Clones.end_test`."""
         return clones_of(self._only("there are no writable copies")).end_test()
+
+
+def _at_once(works: Sequence[Callable[[], T]]) -> list[T]:
+    """Do all at the same time; what each returned."""
+    if len(works) == 1:
+        return [works[0]()]
+    from mirrord.engine.crew import Crew  # slow to load
+
+    return Crew(len(works)).run(works)
 
 
 def _taken(some: Sequence[Driver], name: str) -> dict[Driver, tuple[Snapshot, float]]:

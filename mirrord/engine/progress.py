@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from mirrord.core.errors import Aborted
+from mirrord.core.results import VerbProgress
 from mirrord.core.states import Activity
-from mirrord.core.status import VerbProgress
 from mirrord.system import clock
 
 _WRITE_EVERY_S = 0.1

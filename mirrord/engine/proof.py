@@ -22,10 +22,9 @@ _NAMED = 3
 
 
 def demand(mirror: Mirror) -> None:
-    """`Unsupported` when the definition wants proven updates, and an end cannot do that."""
-    if mirror.definition.verify.updates:
-        for end in (mirror.source, mirror.destination):
-            compare.ends_of(end.drivers, Capability.VERIFY_RECEIVED)
+    """`Unsupported` when an end cannot prove updates."""
+    for end in (mirror.source, mirror.destination):
+        compare.ends_of(end.drivers, Capability.VERIFY_RECEIVED)
 
 
 def prove(mirror: Mirror, begun: TransferBegin, legs: Sequence[Leg]) -> Verified:

@@ -34,7 +34,6 @@ from mirrord.engine import (
     pinning,
     places,
     plan,
-    proof,
     prune,
     recovery,
     relation,
@@ -86,7 +85,7 @@ def _transfer_all(
     mirror: Mirror, verb: Verb, recovered: Recovered, *, full_reason: str, replaced: bool = False
 ) -> Result:
     started_s, total = clock.monotonic_s(), Total()
-    proof.demand(mirror)
+    _demand_proof(mirror)
     pending = recovered.pending
     if pending is not None:
         _finish_pending(mirror, verb, pending, full_reason, total)
@@ -221,6 +220,13 @@ def _vanished(mirror: Mirror, own: list[Snapshot]) -> MirrordError | None:
     )
 
 
+def _demand_proof(mirror: Mirror) -> None:
+    if mirror.definition.verify.updates:
+        from mirrord.engine import proof  # (slow to load, and rarely needed)
+
+        proof.demand(mirror)
+
+
 def _finish_pending(
     mirror: Mirror, verb: Verb, pending: Pending, full_reason: str, total: Total
 ) -> None:
@@ -256,6 +262,8 @@ def _cycle(
     outcome = ship(found, begun.id, run=mirror.run, watcher=mirror.watcher)
     verified = None
     if mirror.definition.verify.updates:
+        from mirrord.engine import proof
+
         with total.timing("verify"):
             verified = proof.prove(mirror, begun, found)
     mirror.watcher.activity(Activity.COMMITTING, begun.snapshot.name)

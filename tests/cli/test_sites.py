@@ -46,7 +46,7 @@ def test_sites_have_the_names_that_create_was_told(block: World) -> None:
     definition = block.service.definitions.load(NAME)
     assert definition.site_names == ("berlin", "dr") and definition.source_site == "berlin"
     assert str(definition.source) == block.end("source")
-    assert block.service.definitions.both(NAME)[1].source == definition.destination
+    assert block.service.definitions.both(NAME)["dr"].source == definition.destination
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ class Roles:
         """As `Opener.definition`; the owner answers at once where he is asked."""
         definition = self.definitions.load(name)
         with closing(Catalogue(self._catalogue)) as catalogue:
-            if direction.is_recorded(catalogue, definition):
+            if direction.source_of(catalogue, definition.id) in definition.site_names:
                 self._remembered = definition.source_site
                 return definition
             ends = direction.look_at(definition, lambda end: MemoryDriver(self._disk, end.location))

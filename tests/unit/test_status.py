@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mirrord.core.records import AlarmKind, FailureRecord, Finding, Level
+from mirrord.core.results import VerbProgress
 from mirrord.core.states import Activity, State
 from mirrord.core.status import (
     Checkpoint,
@@ -13,7 +14,6 @@ from mirrord.core.status import (
     Reading,
     RunningVerb,
     Supervision,
-    VerbProgress,
     judge,
     judge_lag,
     judge_verified,

@@ -23,7 +23,7 @@ def check(service: Service) -> Result:
 
     with explained():
         found = service.definitions.all()
-        either = [one for each in found for one in service.definitions.both(each.name)]
+        either = [one for each in found for one in service.definitions.both(each.name).values()]
         check_links(either, load(service.paths.host), str(service.paths.host))
         Hosts(service.paths.hosts).all()
         if any(definition.timing.rules for definition in either):
