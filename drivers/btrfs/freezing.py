@@ -16,7 +16,7 @@ import os
 import sys
 
 from mirrord.core.errors import Busy, MirrordError, Refused
-from mirrord.drivers.btrfs import layout, nested, subvolume
+from mirrord.drivers.btrfs import layout, subvolume
 from mirrord.drivers.btrfs.ioctl import opened
 from mirrord.drivers.btrfs.layout import Layout
 from mirrord.system import files
@@ -49,7 +49,7 @@ class Freeze:
                 hint=f"Make it writable first: btrfs property set -ts {place.view} ro false",
             )
         layout.make_store("BTRFS:FREEZE", place, public=False)
-        inner = nested.of(place).members if place.nested else {}
+        inner = _inner(place)
         paths, uuids = [place.view], [one.uuid for one in inner.values()]
         paths += [place.view / path for path in inner]
         with contextlib.ExitStack() as stack:
@@ -67,7 +67,7 @@ class Freeze:
             try:
                 for path in paths:
                     subvolume.set_read_only("BTRFS:FREEZE:SET", path, True)
-                now = nested.of(place).members if place.nested else {}
+                now = _inner(place)
                 if now.keys() != inner.keys():
                     raise _changing(where)
             except (OSError, MirrordError):
@@ -91,8 +91,17 @@ def thaw(place: Layout, where: str) -> None:
         files.remove_file("BTRFS:THAW:RECORD", place.frozen_file)
 
 
+def _inner(place: Layout) -> dict[str, subvolume.Info]:
+    """The nested subvolumes that belong to the volume, outer ones first."""
+    if not place.nested:
+        return {}
+    from mirrord.drivers.btrfs import nested  # (slow to load, and rarely needed)
+
+    return nested.of(place).members
+
+
 def _thaw(place: Layout) -> None:
-    inner = nested.of(place).members if place.nested else {}
+    inner = _inner(place)
     frozen = [path for path, one in inner.items() if one.read_only]
     for path in [*reversed(frozen), ""]:
         subvolume.set_read_only("BTRFS:THAW:SET", place.view / path, False)

@@ -221,6 +221,7 @@ def test_the_odd_is_warned_of(tmp_path: Path, capsys: Captured) -> None:
         (["--zone", "Atlantis"], "Atlantis"),
         (["--link", "fast"], "fast"),
         (["--block", "1000"], "blocks of 1000 bytes are not supported"),
+        (["--out", ""], "the name of a folder is empty"),
         (["--intervals", ""], "neither an interval nor a schedule"),
         (["--window", "08:00-18:00"], "--window applies to schedules, and none is given"),
         (["--window", "Sat", "--schedule", "hourly"], "--window cannot be used with the named"),

@@ -23,8 +23,17 @@ if TYPE_CHECKING:
 Traces = Annotated[
     list[str], typer.Argument(metavar="TRACE…", help="Stored traces, or traces in a known format.")
 ]
+
+
+def _folder(text: str) -> Path:
+    if not text:  # (Path("") is the working directory.)
+        raise typer.BadParameter("the name of a folder is empty")
+    return Path(text)
+
+
 Out = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Write a report there: HTML, PNG, SVG, CSV …")
+    Path | None,
+    typer.Option(metavar="DIR", parser=_folder, help="Write a report there: HTML, PNG, SVG, CSV …"),
 ]
 
 
