@@ -166,8 +166,12 @@ class Command(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """The command with these arguments."""
-        bound = inspect.signature(self.work).bind(None, *args, **kwargs).arguments
+        bound = self._signature.bind(None, *args, **kwargs).arguments
         return Call(self, dict(list(bound.items())[1:]))
+
+    @cached_property
+    def _signature(self) -> inspect.Signature:
+        return inspect.signature(self.work)
 
     @cached_property
     def _kinds(self) -> dict[str, Any]:
@@ -181,7 +185,7 @@ class Command(Generic[P, R]):
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """All but the service."""
-        own = list(inspect.signature(self.work).parameters.values())[1:]
+        own = list(self._signature.parameters.values())[1:]
         return tuple(
             Parameter(
                 each.name,
@@ -197,7 +201,7 @@ class Command(Generic[P, R]):
         known = {each.name: each for each in self.parameters}
         try:
             found = {key: known[key].parsed(value) for key, value in packed.items()}
-            inspect.signature(self.work).bind(None, **found)
+            self._signature.bind(None, **found)
         except (KeyError, TypeError, ProtocolError) as error:
             why = error.why if isinstance(error, ProtocolError) else str(error)
             raise UsageError(f"'{self.name}': invalid arguments", why=why) from None
