@@ -10,13 +10,18 @@ Numbers are little-endian. A member's stream is checked by the driver, like any 
 
 from __future__ import annotations
 
+import abc
 import json
 import struct
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from mirrord.drivers.streams import SendStream
+from mirrord.core.errors import PartLost, TransferFailed
+from mirrord.core.model import ReceiveRequest, Staging
+from mirrord.core.units import format_few
+from mirrord.drivers import refusals
+from mirrord.drivers.streams import Receiver, SendStream
 
 MAGIC = b"mirrord tree 1\r\n"
 _LENGTH = struct.Struct("<I")
@@ -26,6 +31,8 @@ _MANIFEST_BYTES_MAX = 1 << 20
 _PIECE_BYTES_MAX = 16 << 20
 #: How many members a volume can have: on ZFS each is a process until all are committed.
 MEMBERS_MAX = 400
+#: In a checkpoint: a member is complete; its base no longer exists, so it needs a full stream.
+DONE, FULL = "done", "full"
 
 
 class Member(NamedTuple):
@@ -209,3 +216,92 @@ class TreeParser:
         self._head.clear()
         self._wanted, self._known = _LENGTH.size, True
         return text
+
+
+class TreeReceiver(Receiver):
+    """Receives the members one after the other, each by a receiver that the driver opens."""
+
+    def __init__(self, request: ReceiveRequest, where: str) -> None:
+        super().__init__()
+        self._request, self._where = request, where
+        self._parser = TreeParser()
+        self._left: deque[Member] | None = None
+        self._current: Receiver | None = None
+        self._received_bytes = 0
+        self._staging: Staging | None = None
+        self._closed = False
+
+    @abc.abstractmethod
+    def _parse(self, text: str) -> Manifest:
+        """The list of members; `ValueError`."""
+
+    @abc.abstractmethod
+    def _begin(self, manifest: Manifest) -> list[str]:
+        """Record the transfer. Returns the paths of members whose base is lost; `ValueError`."""
+
+    @abc.abstractmethod
+    def _open(self, member: Member) -> Receiver:
+        """The receiver of a member."""
+
+    def _complete(self, member: Member) -> None:
+        """A member was received."""
+
+    @abc.abstractmethod
+    def _staged(self) -> Staging:
+        """The staging, now that all members were received."""
+
+    def write(self, chunk: bytes | memoryview) -> None:
+        """See `Receiver.write`."""
+        if self._closed or self._staging is not None:
+            raise TransferFailed("the receiver is closed", where=self._where)
+        try:
+            found = self._parser.feed(chunk)
+            if found.manifest is not None:
+                self._left = self._members(self._parse(found.manifest))
+        except ValueError as error:
+            raise refusals.stream_damaged(self._where, str(error)) from error
+        for piece in found.pieces:
+            left, receiver = self._next()
+            if piece is not None:
+                receiver.write(piece)
+                self._received_bytes += len(piece)
+                continue
+            receiver.finish()
+            receiver.close()
+            self._current = None
+            self._complete(left.popleft())
+
+    def _members(self, manifest: Manifest) -> deque[Member]:
+        lost = self._begin(manifest)
+        if lost:
+            error = PartLost(
+                f"the destination lost {format_few(lost)}: a full transfer is needed",
+                where=self._where,
+            )
+            error.data["shortened"] = True
+            raise error
+        return deque(one for one in manifest.members if not one.done)
+
+    def _next(self) -> tuple[deque[Member], Receiver]:
+        """The members that are left, and the receiver of the first of them."""
+        if not self._left:
+            raise refusals.stream_damaged(self._where, "it has more parts than members")
+        if self._current is None:
+            self._current = self._open(self._left[0])
+            self._current.waiting = self.waiting
+        return self._left, self._current
+
+    def finish(self) -> Staging:
+        """See `Receiver.finish`."""
+        if self._staging is None:
+            if not self._parser.ended or self._left is None or self._left:
+                raise refusals.stream_damaged(self._where, "it is incomplete")
+            self._staging = self._staged()
+        return self._staging
+
+    def close(self) -> None:
+        """See `Receiver.close`."""
+        self._closed = True
+        current, self._current = self._current, None
+        if current is not None:
+            current.close()

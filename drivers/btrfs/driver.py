@@ -1,6 +1,4 @@
-"""The btrfs driver: volumes are subvolumes, the transfer is `btrfs send`'s stream.
-The paths on disk: see layout.py.
-"""
+"""The btrfs driver: volumes are subvolumes, the transfer is `btrfs send`'s stream (layout.py)."""
 
 from __future__ import annotations
 
@@ -69,6 +67,7 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
     kind: ClassVar[str] = "btrfs"
     #: Whether nested subvolumes are a part of the volume (nested_driver.py).
     nested: ClassVar[bool] = False
+    _delete: Callable[[Layout, SnapshotEntry, str], None] = staticmethod(store.delete)
     capabilities: ClassVar[Capability] = Capability.FILES | Capability.RESUME
     capabilities |= Capability.COPY | Capability.SHOW_LATER | Capability.POOL | Capability.VERIFY
     capabilities |= Capability.REPAIR | Capability.VERIFY_RECEIVED
@@ -208,7 +207,7 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
                 why=one.snapshot.name,
                 hint="It can be deleted once a newer one is shown.",
             )
-        reserve.use(place, lambda: store.delete(place, one, str(self)))
+        reserve.use(place, lambda: self._delete(place, one, str(self)))
 
     @guarded
     def _records(self) -> Path | None:

@@ -18,7 +18,7 @@ import os
 from collections.abc import Sequence
 from typing import ClassVar
 
-from mirrord.core.errors import CheckpointUseless, Diverged, Refused, Unsupported
+from mirrord.core.errors import CheckpointUseless, Diverged, Unsupported
 from mirrord.core.model import (
     BlockStates,
     Changes,
@@ -49,11 +49,11 @@ from mirrord.drivers.btrfs import (
 )
 from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.drivers.btrfs.ioctl import guarded
-from mirrord.drivers.btrfs.nested_receive import DONE, FULL, NestedReceiver
+from mirrord.drivers.btrfs.nested_receive import NestedReceiver
 from mirrord.drivers.btrfs.store import SnapshotEntry
 from mirrord.drivers.btrfs.stream import BtrfsSendStream, Checkpoint
 from mirrord.drivers.contract import Capability, Pool
-from mirrord.drivers.memberstreams import Manifest, Member, TreeSendStream
+from mirrord.drivers.memberstreams import DONE, FULL, Manifest, Member, TreeSendStream
 from mirrord.system import files
 
 _PIECE_BYTES = 1 << 20
@@ -64,6 +64,7 @@ class NestedDriver(BtrfsDriver):
 
     kind: ClassVar[str] = "btrfs-tree"
     nested: ClassVar[bool] = True
+    _delete = staticmethod(assemble.delete_snapshot)
     capabilities: ClassVar[Capability] = Capability.FILES | Capability.RESUME
     capabilities |= Capability.SHOW_LATER
 
@@ -118,22 +119,6 @@ class NestedDriver(BtrfsDriver):
 
     def _take_together(self, name: str, volumes: Sequence[Pool]) -> list[Snapshot]:
         return [one.take_snapshot(name) for one in volumes]
-
-    @guarded
-    def delete_snapshot(self, guid: str) -> None:
-        """See `Driver.delete_snapshot`."""
-        place = self._place()
-        one = store.find(place, guid)
-        if one is None:
-            return
-        if one.wrapper is not None and one.wrapper.name == place.shown_wrapper():
-            raise Refused(
-                "the destination shows this snapshot",
-                where=str(self),
-                why=one.snapshot.name,
-                hint="It can be deleted once a newer one is shown.",
-            )
-        reserve.use(place, lambda: assemble.delete_snapshot(place, one, str(self)))
 
     @guarded
     def members(self, guid: str) -> dict[str, str]:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mirrord.core.errors import PartLost, TransferFailed
 from mirrord.core.model import ReceiveRequest, Snapshot, SnapshotKind, Staging
-from mirrord.core.units import format_few
 from mirrord.drivers import refusals
 from mirrord.drivers.btrfs import (
     assemble,
@@ -21,12 +19,9 @@ from mirrord.drivers.btrfs import (
 )
 from mirrord.drivers.btrfs.ioctl import guarded
 from mirrord.drivers.btrfs.layout import Layout
-from mirrord.drivers.memberstreams import Manifest, Member, TreeParser
+from mirrord.drivers.memberstreams import DONE, FULL, Manifest, Member, TreeReceiver
 from mirrord.drivers.streams import Receiver
 from mirrord.system import files
-
-#: In a checkpoint: a member is complete; its base no longer exists.
-DONE, FULL = "done", "full"
 
 
 class Part(NamedTuple):
@@ -41,19 +36,13 @@ def part(place: Layout, transfer_id: str, number: int) -> Part:
     return Part(place.inner, f"{transfer_id}.{number}") if number else Part(place, transfer_id)
 
 
-class NestedReceiver(Receiver):
+class NestedReceiver(TreeReceiver):
     """native: which program applies the streams (receivers.py)."""
 
     def __init__(self, place: Layout, request: ReceiveRequest, where: str, *, native: bool) -> None:
-        super().__init__()
-        self._place, self._request, self._where, self._native = place, request, where, native
-        self._parser = TreeParser()
+        super().__init__(request, where)
+        self._place, self._native = place, native
         self._manifest = Manifest(())
-        self._left: list[tuple[int, Member]] | None = None
-        self._current: Receiver | None = None
-        self._received_bytes = 0
-        self._staging: Staging | None = None
-        self._closed = False
 
     def __str__(self) -> str:
         return self._where
@@ -61,80 +50,37 @@ class NestedReceiver(Receiver):
     @guarded
     def write(self, chunk: bytes | memoryview) -> None:
         """See `Receiver.write`."""
-        if self._closed or self._staging is not None:
-            raise TransferFailed("the receiver is closed", where=self._where)
-        try:
-            found = self._parser.feed(chunk)
-            if found.manifest is not None:
-                self._begin(nested.parse(found.manifest))
-        except ValueError as error:
-            raise refusals.stream_damaged(self._where, str(error)) from error
-        for piece in found.pieces:
-            receiver = self._member()
-            if piece is not None:
-                receiver.write(piece)
-                self._received_bytes += len(piece)
-                continue
-            receiver.finish()
-            receiver.close()
-            self._current = None
-            if self._left:
-                self._left.pop(0)
+        super().write(chunk)
 
-    def _begin(self, manifest: Manifest) -> None:
+    def _parse(self, text: str) -> Manifest:
+        return nested.parse(text)
+
+    def _begin(self, manifest: Manifest) -> list[str]:
         request, first, place = self._request, manifest.members[0], self._place
         if first.guid != request.snapshot.guid or first.base not in (request.base, None):
             raise ValueError("its snapshot or its base is not the announced one")
         record_transfer(place, request.transfer_id, manifest, self._where)
         self._manifest = manifest
-        lost = [one.path for one in manifest.members if one.base and not _has(place, one)]
-        if lost:
-            error = PartLost(
-                f"the destination lost {format_few(lost)}: a full transfer is needed",
-                where=self._where,
-            )
-            error.data["shortened"] = True
-            raise error
-        self._left = [(k, one) for k, one in enumerate(manifest.members) if not one.done]
+        return [one.path for one in manifest.members if one.base and not _has(place, one)]
 
-    def _member(self) -> Receiver:
-        if self._current is None:
-            if not self._left:
-                raise refusals.stream_damaged(self._where, "it has more parts than members")
-            number, member = self._left[0]
-            where = part(self._place, self._request.transfer_id, number)
-            request = _request_of(self._request, member, where.transfer_id, number)
-            self._current = receivers.open_receiver(
-                where.place,
-                request,
-                f"{self._where}/{member.path}".rstrip("/"),
-                native=self._native,
-            )
-            self._current.waiting = self.waiting
-        return self._current
+    def _open(self, member: Member) -> Receiver:
+        number = self._manifest.members.index(member)
+        where = part(self._place, self._request.transfer_id, number)
+        return receivers.open_receiver(
+            where.place,
+            _request_of(self._request, member, where.transfer_id, number),
+            f"{self._where}/{member.path}".rstrip("/"),
+            native=self._native,
+        )
 
-    def finish(self) -> Staging:
-        """See `Receiver.finish`."""
-        if self._staging is None:
-            if not self._parser.ended or self._left is None or self._left or self._current:
-                raise refusals.stream_damaged(self._where, "it is incomplete")
-            request, manifest = self._request, self._manifest
-            all_done = Manifest(tuple(one._replace(done=True) for one in manifest.members))
-            record_transfer(self._place, request.transfer_id, all_done, self._where)
-            [found] = [
-                one for one in stagings(self._place) if one.transfer_id == request.transfer_id
-            ]
-            if not found.complete:
-                raise refusals.stream_damaged(self._where, "a member of it is missing")
-            self._staging = found._replace(received_bytes=self._received_bytes)
-        return self._staging
-
-    def close(self) -> None:
-        """See `Receiver.close`."""
-        self._closed = True
-        current, self._current = self._current, None
-        if current is not None:
-            current.close()
+    def _staged(self) -> Staging:
+        transfer_id = self._request.transfer_id
+        all_done = Manifest(tuple(one._replace(done=True) for one in self._manifest.members))
+        record_transfer(self._place, transfer_id, all_done, self._where)
+        [found] = [one for one in stagings(self._place) if one.transfer_id == transfer_id]
+        if not found.complete:
+            raise refusals.stream_damaged(self._where, "a member of it is missing")
+        return found._replace(received_bytes=self._received_bytes)
 
 
 def record_transfer(place: Layout, transfer_id: str, manifest: Manifest, where: str) -> None:

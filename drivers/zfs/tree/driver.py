@@ -32,7 +32,7 @@ from mirrord.core.model import (
 )
 from mirrord.drivers import refusals as texts
 from mirrord.drivers.contract import Capability
-from mirrord.drivers.memberstreams import Manifest, Member, TreeSendStream
+from mirrord.drivers.memberstreams import DONE, FULL, Manifest, Member, TreeSendStream
 from mirrord.drivers.zfs.commands import command
 from mirrord.drivers.zfs.dataset import delegation, marks, names
 from mirrord.drivers.zfs.receive import held_receive, receiver
@@ -117,10 +117,10 @@ class TreeDriver(ZfsTrees, TreeFailover):
         tree, where = self._look(), str(self)
         states = checkpoint or {}
         members = [
-            (name, None if states.get(newer.guid) == tree_receiver.FULL else older, newer)
+            (name, None if states.get(newer.guid) == FULL else older, newer)
             for name, older, newer in self._members(tree, base, incremental)
         ]
-        done = {guid for guid, state in states.items() if state == tree_receiver.DONE}
+        done = {guid for guid, state in states.items() if state == DONE}
         sendings = {
             newer.guid: deltas.sending(tree.place(name), older, newer)
             for name, older, newer in members
@@ -166,7 +166,7 @@ class TreeDriver(ZfsTrees, TreeFailover):
                 delegation.require(self.location, "destination", str(self), failover=True)
         self._root.prepare(mirror_id, in_place=in_place)
 
-    def receive(self, request: ReceiveRequest) -> tree_receiver.TreeReceiver:
+    def receive(self, request: ReceiveRequest) -> tree_receiver.ZfsTreeReceiver:
         """See `Driver.receive`."""
         where, facts = str(self), self._root.facts()
         if facts.role is not Role.MIRROR:
@@ -185,7 +185,7 @@ class TreeDriver(ZfsTrees, TreeFailover):
             if held.guid != request.snapshot.guid:
                 raise texts.not_empty(where, f"it holds the snapshot '{held.name}'")
         ready = functools.partial(self._ready, request)
-        return tree_receiver.TreeReceiver(request, self.location, where, ready)
+        return tree_receiver.ZfsTreeReceiver(request, self.location, where, ready)
 
     def _ready(self, request: ReceiveRequest, manifest: Manifest) -> Tree:
         """Make each base the newest snapshot: ZFS receives only on top of that."""

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mirrord.core.errors import PartLost, TransferFailed
 from mirrord.core.model import ReceiveRequest, Staging
-from mirrord.core.units import format_few
 from mirrord.drivers import refusals
-from mirrord.drivers.memberstreams import Manifest, Member, TreeParser
-from mirrord.drivers.streams import Receiver
+from mirrord.drivers.memberstreams import DONE, FULL, Manifest, Member, TreeReceiver
 from mirrord.drivers.zfs.receive import held_receive, receiver
 from mirrord.drivers.zfs.receive.receiver import ZfsReceiver
 from mirrord.drivers.zfs.stream.send import TOKEN
@@ -17,11 +14,6 @@ from mirrord.drivers.zfs.tree import layout, operation_record
 from mirrord.drivers.zfs.tree.layout import Tree
 from mirrord.drivers.zfs.tree.operation_record import Transfer
 from mirrord.drivers.zfs.tree.stream import parse_manifest
-
-#: In a checkpoint: a member is complete.
-DONE = "done"
-#: A member's base no longer exists: it needs a full stream.
-FULL = "whole"
 
 
 def location_of(tree: Tree, member: Member) -> str | None:
@@ -42,64 +34,31 @@ def request_of(request: ReceiveRequest, member: Member) -> ReceiveRequest:
     return request._replace(base=member.base, snapshot=snapshot)
 
 
-class TreeReceiver(Receiver):
+class ZfsTreeReceiver(TreeReceiver):
     """ready: makes the bases the newest snapshots of their datasets, and reads the tree again."""
 
     def __init__(
         self, request: ReceiveRequest, root: str, where: str, ready: Callable[[Manifest], Tree]
     ) -> None:
-        self._request, self._root, self._where, self._ready = request, root, where, ready
-        self._parser = TreeParser()
+        super().__init__(request, where)
+        self._root, self._ready = root, ready
         self._tree: Tree | None = None
-        self._left: list[Member] = []
-        self._current: ZfsReceiver | None = None
-        self._complete: list[str] = []
-        self._received_bytes = 0
-        self._staging: Staging | None = None
-        self._closed = False
+        self._received: list[str] = []
 
-    def write(self, chunk: bytes | memoryview) -> None:
-        """See `Receiver.write`."""
-        if self._closed or self._staging is not None:
-            raise TransferFailed("the receiver is closed", where=self._where)
-        try:
-            found = self._parser.feed(chunk)
-            if found.manifest is not None:
-                self._begin(parse_manifest(found.manifest, self._root))
-        except ValueError as error:
-            raise refusals.stream_damaged(self._where, str(error)) from error
-        for piece in found.pieces:
-            if piece is None:
-                self._end_member()
-            else:
-                self._member().write(piece)
-                self._received_bytes += len(piece)
+    def _parse(self, text: str) -> Manifest:
+        return parse_manifest(text, self._root)
 
-    def _begin(self, manifest: Manifest) -> None:
+    def _begin(self, manifest: Manifest) -> list[str]:
         request, first = self._request, manifest.members[0]
         if (first.guid, first.base) != (request.snapshot.guid, request.base):
             raise ValueError("its snapshot or its base is not the announced one")
-        self._tree = self._ready(manifest)
+        self._tree = tree = self._ready(manifest)
         operation_record.begin_transfer(self._root, Transfer(request, manifest))
-        lost = [one.path for one in manifest.members if location_of(self._tree, one) is None]
-        if lost:
-            error = PartLost(
-                f"the destination lost {format_few(lost)}: a full transfer is needed",
-                where=self._where,
-            )
-            error.data["shortened"] = True
-            raise error
-        self._left = [one for one in manifest.members if not one.done]
+        return [one.path for one in manifest.members if location_of(tree, one) is None]
 
-    def _member(self) -> ZfsReceiver:
-        if self._current is None:
-            if self._tree is None or not self._left:
-                raise refusals.stream_damaged(self._where, "it has more parts than members")
-            self._current = self._open(self._tree, self._left[0])
-            self._current.waiting = self.waiting
-        return self._current
-
-    def _open(self, tree: Tree, member: Member) -> ZfsReceiver:
+    def _open(self, member: Member) -> ZfsReceiver:
+        tree = self._tree
+        assert tree is not None
         location = location_of(tree, member)
         if location is None:
             raise refusals.base_missing(f"{self._where}/{member.path}", str(member.base))
@@ -120,40 +79,25 @@ class TreeReceiver(Receiver):
             present=listed is not None and listed.find(member.guid) is not None,
         )
 
-    def _end_member(self) -> None:
-        member = self._member()
+    def _complete(self, member: Member) -> None:
         assert self._tree is not None
-        location = location_of(self._tree, self._left[0])
-        member.finish()
-        member.close()
-        self._complete.append(str(location))
-        self._current = None
-        self._left.pop(0)
+        self._received.append(str(location_of(self._tree, member)))
 
-    def finish(self) -> Staging:
-        """See `Receiver.finish`."""
-        if self._staging is None:
-            if not self._parser.ended or self._left or self._current is not None:
-                raise refusals.stream_damaged(self._where, "it is incomplete")
-            self._staging = Staging(
-                self._request.transfer_id,
-                self._request.base,
-                self._request.snapshot,
-                complete=True,
-                received_bytes=self._received_bytes,
-            )
-        return self._staging
+    def _staged(self) -> Staging:
+        return Staging(
+            self._request.transfer_id,
+            self._request.base,
+            self._request.snapshot,
+            complete=True,
+            received_bytes=self._received_bytes,
+        )
 
     def close(self) -> None:
         """See `Receiver.close`."""
-        if self._closed:
-            return
-        self._closed = True
-        if self._current is not None:
-            self._current.close()
+        super().close()
         if self._staging is None:
-            for location in self._complete:
-                held_receive.drop(location)
+            while self._received:
+                held_receive.drop(self._received.pop())
 
 
 def staging(tree: Tree, begun: Transfer) -> Staging:
