@@ -134,7 +134,8 @@ def discard(folder: Path) -> None:
     inside = folder / layout.TREE
     for path in sorted(inside.iterdir()) if inside.is_dir() else ():
         if subvolume.is_subvolume(path):
-            subvolume.delete_all("BTRFS:NESTED:DISCARD", path)
+            # (The kernel refuses to delete one that has another mirror's store in it.)
+            subvolume.delete_all("BTRFS:NESTED:DISCARD", path, store.nested_names(path))
         else:
             files.remove_file("BTRFS:NESTED:DISCARD", path)
     for path in (inside, folder):

@@ -46,8 +46,10 @@ class Parts:
         """Record which subvolumes one that was set aside consists of."""
 
     def unchanged(self, volume: Path, target: SnapshotEntry) -> bool:
-        """Whether a volume that was set aside certainly has nothing but the content of `target`."""
-        return not store.nested_names(volume, limit=1) and unchanged(volume, target)
+        """Whether a volume that was set aside certainly has nothing but the content of `target`: no
+        subvolume is in it, not even in the store of another mirror.
+        """
+        return not any(True for _ in subvolume.below(volume)) and unchanged(volume, target)
 
     def delete(self, wrapper: Path) -> None:
         """Delete a folder with a volume that was set aside and is superfluous."""

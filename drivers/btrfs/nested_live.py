@@ -47,9 +47,13 @@ class NestedParts(failover.Parts):
         layout.write_parts("BTRFS:ROLLBACK:PARTS", volume.parent / layout.PARTS, parts)
 
     def unchanged(self, volume: Path, target: SnapshotEntry) -> bool:
-        """See `Parts.unchanged`: nor has it anything that is not mirrored."""
+        """See `Parts.unchanged`: nor is anything in it that is not mirrored, as the store of another
+        mirror.
+        """
         found = self._found(volume)
-        return not found.skipped and unchanged(self._place, volume, found, target, self._where)
+        if set(found.members) != {path for path, _id in subvolume.below(volume)}:
+            return False
+        return unchanged(self._place, volume, found, target, self._where)
 
     def delete(self, wrapper: Path) -> None:
         """See `Parts.delete`. It disappears in one step: what is kept is complete."""

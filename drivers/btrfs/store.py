@@ -149,7 +149,7 @@ def delete(place: Layout, one: SnapshotEntry, where: str, parts: Collection[str]
     guids = {one.snapshot.guid, one.info.guid}
     pinned = snapshottrees.pinned(place.verify, pinfiles.load(place.pins))
     demand_free(pinned, guids, one.snapshot.name, where)
-    nested = [name for name in nested_names(one.path) if name not in parts]
+    nested = [name for name, _id in subvolume.below(one.path) if name not in parts]
     if nested:
         raise Refused(
             f"'{one.snapshot.name}' contains the nested subvolume '{nested[0]}'",

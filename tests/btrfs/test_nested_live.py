@@ -152,6 +152,27 @@ def test_what_is_not_mirrored_moves_along_and_is_never_deleted(world: World) -> 
     assert not aside.exists()
 
 
+@pytest.mark.parametrize("nested", [True, False])
+def test_copies_of_another_mirror_in_it_are_never_deleted(world: World, nested: bool) -> None:
+    home = source(world)
+    if not nested:
+        delete(home / "a/deep", home / "a", home / "b")
+    web = btrfs.make_subvolume(home.parent / "web")
+    (web / "file").write_text("of another mirror")
+    world.service.create("web", f"btrfs:{web}", f"btrfs:{home / 'dir3/web'}")
+    world.service.initialize("web")
+    world.initialized(nested=nested)
+    done = world.service.reverse(NAME, yes=True)
+    assert done.status == "done" and done.data["kept_as"] is not None, done
+    [aside] = kept(world, "destination")
+    copies = list(aside.glob("dir3/web/.mirrord/*/snapshots/*/*/file"))
+    assert [path.read_text() for path in copies] == ["of another mirror"]
+    [one] = [s for s in world.driver("destination").snapshots() if s.kind is SnapshotKind.DIVERGED]
+    with pytest.raises(Refused, match="contains the nested subvolume"):
+        world.driver("destination").delete_snapshot(one.guid)
+    assert copies[0].exists()
+
+
 def test_something_else_takes_the_place_of_a_nested_one_after_a_reverse(world: World) -> None:
     """The base of the first update after it was taken there: it has empty directories for them."""
     btrfs.make_subvolume(source(world) / "dir3/inner")
