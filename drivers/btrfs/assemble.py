@@ -155,6 +155,8 @@ def delete_snapshot(place: Layout, one: SnapshotEntry, where: str) -> None:
     nested subvolumes that belong to it.
     """
     steps.reached("BTRFS:NESTED:DELETE")
+    parts = inner_parts(one)
+    store.demand_deletable(place, one, where, parts)
     drop(place, one)
-    store.delete(place, one, where, inner_parts(one))
+    store.delete(place, one, where, parts)
     nested.sweep(place)

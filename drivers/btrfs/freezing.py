@@ -72,6 +72,7 @@ class Freeze:
                     raise _changing(where)
             except (OSError, MirrordError):
                 _thaw(place)
+                files.remove_file("BTRFS:FREEZE:FAILED", place.frozen_file)
                 raise
             files.sync_filesystem("BTRFS:FREEZE:SYNC", place.view)
             self._held = stack.pop_all()
@@ -82,12 +83,18 @@ class Freeze:
 
 
 def thaw(place: Layout, where: str) -> None:
-    """Make a volume that mirrord froze writable again; `Busy` while another process holds it."""
-    if not is_frozen(place):
+    """Make a volume that mirrord froze writable again; `Busy` while another process holds it. The
+    record of a freeze that ended by itself is removed: its owner may make the volume read-only.
+    """
+    if not place.live or not place.frozen_file.exists():
         return
+    live, recorded = subvolume.info(place.view), layout.read_frozen(place)
+    if recorded[:1] != (live.uuid,):
+        return  # of what was set aside
     with opened(place.frozen_file) as held:
         _claim(held, where)
-        _thaw(place)
+        if live.read_only:
+            _thaw(place)
         files.remove_file("BTRFS:THAW:RECORD", place.frozen_file)
 
 

@@ -47,9 +47,7 @@ class NestedParts(failover.Parts):
         layout.write_parts("BTRFS:ROLLBACK:PARTS", volume.parent / layout.PARTS, parts)
 
     def unchanged(self, volume: Path, target: SnapshotEntry) -> bool:
-        """See `Parts.unchanged`: nor is anything in it that is not mirrored, as the store of another
-        mirror.
-        """
+        """See `Parts.unchanged`: nor has it anything that is not mirrored, even another's store."""
         found = self._found(volume)
         if set(found.members) != {path for path, _id in subvolume.below(volume)}:
             return False

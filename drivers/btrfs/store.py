@@ -143,6 +143,19 @@ def delete(place: Layout, one: SnapshotEntry, where: str, parts: Collection[str]
     """Delete a snapshot of the store and its folder; durable. parts: the paths of the nested
     subvolumes that belong to it.
     """
+    demand_deletable(place, one, where, parts)
+    subvolume.delete_all("BTRFS:DELETE:SUBVOLUME", one.path, parts)
+    sweep(place)
+    if place.live:  # do not force out users' writes that are in memory
+        subvolume.begin_commit(place.store, place.known.committing)
+    else:
+        subvolume.reclaim(place.store)
+
+
+def demand_deletable(
+    place: Layout, one: SnapshotEntry, where: str, parts: Collection[str] = ()
+) -> None:
+    """`Refused` for a snapshot that is pinned, is not of the store, or has other data in it."""
     if one.wrapper is None:
         raise Refused("cannot delete a user snapshot", where=where, why=str(one.path))
     # (A snapshot that was changed since has another identity than the pinned one.)
@@ -158,12 +171,6 @@ def delete(place: Layout, one: SnapshotEntry, where: str, parts: Collection[str]
             hint=f"Make the snapshot writable ('btrfs property set -ts {one.path} ro false'), move "
             f"{nested[0]} elsewhere or delete it, and try again.",
         )
-    subvolume.delete_all("BTRFS:DELETE:SUBVOLUME", one.path, parts)
-    sweep(place)
-    if place.live:  # do not force out users' writes that are in memory
-        subvolume.begin_commit(place.store, place.known.committing)
-    else:
-        subvolume.reclaim(place.store)
 
 
 def sweep(place: Layout) -> None:

@@ -92,8 +92,11 @@ class _Opened(PeerLock):
         self.pause.pause_close()
         with self._guard:
             self._closed = True
-            self._release()
-        self.driver.detach()
+        try:
+            self.driver.detach()  # under the lock: it may make a frozen volume writable again
+        finally:
+            with self._guard:
+                self._release()
 
     def _take(self, purpose: str) -> None:
         if self._lock is not None and (self.driver.locked or self._changing):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +22,13 @@ from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.system import steps
 from tests.btrfs.pair import MIRROR, Pair, request, same, stream_of, update
 from tests.support import btrfs
+
+_FREEZE_AND_DIE = """\
+import os, signal, sys
+from mirrord.drivers.btrfs.driver import BtrfsDriver
+BtrfsDriver(sys.argv[1]).freeze()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 class Crash(BaseException):
@@ -404,4 +413,19 @@ def test_a_volume_that_its_owner_made_read_only_is_not_frozen_and_thawed(pair: P
     with pytest.raises(Refused, match="read-only"):
         source.freeze()
     source.thaw()
+    assert subvolume.info(pair.home).read_only
+
+
+def test_the_record_of_a_freeze_that_ended_by_itself_thaws_nothing_later(pair: Pair) -> None:
+    pair.initialize()
+    words = [sys.executable, "-c", _FREEZE_AND_DIE, str(pair.home)]
+    assert subprocess.run(words).returncode == -signal.SIGKILL
+    until_s = time.monotonic() + 30
+    while subvolume.info(pair.home).read_only and time.monotonic() < until_s:
+        time.sleep(0.05)
+    pair.source.thaw()  # what recovery does
+    owner = ["btrfs", "property", "set", "-ts", str(pair.home), "ro", "true"]
+    subprocess.run(owner, check=True)
+    assert not pair.source.facts().frozen
+    pair.source.thaw()
     assert subvolume.info(pair.home).read_only
