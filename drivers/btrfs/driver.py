@@ -457,9 +457,8 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
     def rollback(self, guid: str, *, mirror_id: str, keep_as: str) -> str | None:
         """See `Driver.rollback`."""
         place = self._place()
-        lost = not os.path.lexists(place.view)  # a live volume that was deleted
-        if not place.live and not lost and place.shown_wrapper() is None:
-            raise refusals.not_a_mirror(str(self))
+        if not place.live and os.path.lexists(place.view):  # (Or a live volume was deleted.)
+            standing.demand_copy(place, mirror_id, str(self))
         target = store.find(place, guid)
         if target is None or not target.snapshot.intact:
             raise refusals.base_missing(str(self), guid)

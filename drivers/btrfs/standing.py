@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from mirrord.core.errors import Damaged
 from mirrord.core.model import Role, VolumeFacts
 from mirrord.core.text import escaped
+from mirrord.drivers import refusals
 from mirrord.drivers.btrfs import copies, failover, freezing, ioctl, layout, store, subvolume
 from mirrord.drivers.btrfs.layout import Layout
 
@@ -36,6 +38,16 @@ def role(place: Layout) -> tuple[Role, tuple[str, ...]]:
         note = f"the folder {place.location.parent} does not exist"
         return Role.ABSENT, ((note,) if missing else ())
     return _role_of_folder(place)
+
+
+def demand_copy(place: Layout, mirror_id: str, where: str) -> None:
+    """Refuse a location that shows no snapshot, or is the destination of another mirror."""
+    if place.shown_wrapper() is None:
+        raise refusals.not_a_mirror(where)
+    with contextlib.suppress(Damaged):
+        owner = layout.read_mirror_id(place)
+        if owner not in ("", mirror_id):
+            raise refusals.other_mirror(where, owner)
 
 
 def _role_of_folder(place: Layout) -> tuple[Role, tuple[str, ...]]:

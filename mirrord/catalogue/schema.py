@@ -212,4 +212,33 @@ MIGRATIONS = (
     -- pause: JSON, how long each member's application was paused (mirrord.core.pause). '' for none.
     ALTER TABLE transfer ADD COLUMN pause TEXT NOT NULL DEFAULT '';
     """,
+    """
+    -- Events and alarms: also of a mirror without a row in `mirror` (the catalogue was lost).
+    ALTER TABLE event RENAME TO event_before;
+    CREATE TABLE event (
+        id         INTEGER PRIMARY KEY,
+        mirror_id  TEXT NOT NULL,
+        at_ns      INTEGER NOT NULL,
+        level      TEXT NOT NULL CHECK (level IN ('info', 'warning', 'error')),
+        text       TEXT NOT NULL
+    ) STRICT;
+    INSERT INTO event SELECT id, mirror_id, at_ns, level, text FROM event_before;
+    DROP TABLE event_before;
+    CREATE INDEX event_by_mirror ON event (mirror_id);
+
+    ALTER TABLE alarm RENAME TO alarm_before;
+    CREATE TABLE alarm (
+        id          INTEGER PRIMARY KEY,
+        mirror_id   TEXT,
+        kind        TEXT NOT NULL,
+        level       TEXT NOT NULL CHECK (level IN ('warning', 'error')),
+        text        TEXT NOT NULL,
+        raised_ns   INTEGER NOT NULL,
+        cleared_ns  INTEGER
+    ) STRICT;
+    INSERT INTO alarm SELECT id, mirror_id, kind, level, text, raised_ns, cleared_ns
+        FROM alarm_before;
+    DROP TABLE alarm_before;
+    CREATE INDEX alarm_by_mirror ON alarm (mirror_id, raised_ns);
+    """,
 )

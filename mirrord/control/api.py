@@ -31,16 +31,27 @@ class Service(Opener):
         return call.command.work(self, **call.arguments)
 
     def update_known(self, definition: Definition) -> Result:
-        """Update by a definition that was read earlier, even if its file changed since."""
+        """Update by a definition that was read earlier, even if its file changed since; not if its
+        volumes did.
+        """
         from mirrord.engine import update
 
         with self.recorded(Verb.UPDATE, definition), explained():
-            if self._source_of(definition.id) not in ("", definition.source_site):
-                return self.look(definition.name, update.update)  # it was reversed since
+            turned = self._source_of(definition.id) not in ("", definition.source_site)
+            if turned or self._moved(definition):  # a reverse or 'change-source' since
+                return self.look(definition.name, update.update)
             try:
                 return self.at(definition, update.update)
             except Turned:
                 return self.look(definition.name, update.update)
+
+    def _moved(self, definition: Definition) -> bool:
+        """Whether the file of the same mirror has other volumes now."""
+        try:
+            now = self.definitions.both(definition.name).get(definition.source_site)
+        except MirrordError:
+            return False
+        return now is not None and now.id == definition.id and now.pairs != definition.pairs
 
     def verify_known(self, definition: Definition, check: Callable[[], None]) -> Result:
         """Verify as a definition says that the service does. check: raises when it is to end."""

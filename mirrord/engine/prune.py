@@ -136,7 +136,9 @@ def _by_rules(
     gone = [by_guid[verdict.item.guid] for verdict in verdicts if not verdict.kept]
     accepted = mirror.row().accepted
     accepted_order = max(
-        (item.order for item in items if mine[item.guid][2] <= accepted), default=-1
+        # (0: a lost catalogue was rebuilt. Nothing is known of what was accepted then.)
+        (item.order for item in items if 0 < mine[item.guid][2] <= accepted),
+        default=-1,
     )
     doubt = retention.clock_doubt(verdicts, now_ns=clock.now_ns(), accepted_order=accepted_order)
     doubts = [doubt] if doubt else []

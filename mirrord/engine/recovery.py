@@ -246,9 +246,10 @@ def give_up(mirror: Mirror, operation: Operation) -> None:
 def _give_up(mirror: Mirror, operation: Operation) -> None:
     verb, name = Verb(operation.verb), operation.arguments.name
     state: State | None = None
+    confirmed: Confirmed | None = None
     where = _loser(mirror, operation)
     if verb is Verb.REVERSE and nothing_switched(mirror, operation):
-        _settle_last_update(mirror, operation)
+        confirmed = _settle_last_update(mirror, operation)
     elif verb is not Verb.BREAK:
         done = verb is Verb.RESTORE and operation.phase == "transferred"
         if Role.MIRROR in where.roles() and (done or _put_back(operation, where, name)):
@@ -260,7 +261,10 @@ def _give_up(mirror: Mirror, operation: Operation) -> None:
             state = State.BROKEN_OFF
     _thaw(mirror, where)
     mirror.catalogue.end(
-        mirror.id, state=state, event=("warning", f"gave up an interrupted {operation.verb}")
+        mirror.id,
+        state=state,
+        confirmed=confirmed,
+        event=("warning", f"gave up an interrupted {operation.verb}"),
     )
 
 
@@ -282,13 +286,18 @@ def _put_back(operation: Operation, where: Members, name: str) -> bool:
     return False
 
 
-def _settle_last_update(mirror: Mirror, operation: Operation) -> None:
-    """The last update of a planned reverse was not completed: delete what it left."""
+def _settle_last_update(mirror: Mirror, operation: Operation) -> Confirmed | None:
+    """The last update of a planned reverse: if it was not completed, delete what it left; otherwise
+    it is what the destination shows.
+    """
     for staging in mirror.destination.stagings():
         mirror.destination.discard(staging.transfer_id)
     sequence = operation.arguments.sequence
     try:
-        there = {snapshot.guid for snapshot in mirror.destination.snapshots()}
+        there = {snapshot.guid: snapshot for snapshot in mirror.destination.snapshots()}
+        last = there.get(mirror.destination.facts().shown or "")
+        if last is not None and names.sequence_of(last.name, mirror.id) == sequence:
+            return Confirmed(last.guid, last.taken_at_ns)
         for snapshot in mirror.source.snapshots():
             mine = names.sequence_of(snapshot.name, mirror.id) == sequence
             if mine and snapshot.kind is SnapshotKind.REFERENCE and snapshot.guid not in there:
@@ -298,6 +307,7 @@ def _settle_last_update(mirror: Mirror, operation: Operation) -> None:
         mirror.catalogue.add_event(
             mirror.id, "warning", f"a snapshot was not deleted at the source: {one_line(error)}"
         )
+    return None
 
 
 def _thaw(mirror: Mirror, where: Driver) -> None:

@@ -257,6 +257,7 @@ def restore_all(mirror: Mirror, *, snapshot: str | None, yes: bool, force: bool 
 def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[FailbackPlan, str | None]:
     facts = mirror.source.facts()
     where = str(mirror.source)
+    _refuse_destination(mirror)
     if facts.fixed:
         raise Refused(
             "the source cannot be replaced",
@@ -296,6 +297,19 @@ def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[FailbackPlan, str | None]:
         *nested_lines(facts),
     )
     return FailbackPlan(Verb.RESTORE, chosen, where, lost, lines, writers), common.guid
+
+
+def _refuse_destination(mirror: Mirror) -> None:
+    """`Refused` when the source is the destination of another mirror (a cascade)."""
+    for one in mirror.source.drivers:
+        facts = one.facts()
+        if facts.role is Role.MIRROR and facts.mirror_id not in ("", mirror.id):
+            raise Refused(
+                "the source cannot be rolled back",
+                where=str(one),
+                why="it is the destination of another mirror",
+                hint="Run 'mirrord break' for that mirror first.",
+            )
 
 
 def _refuse_partly_lost(mirror: Mirror) -> None:

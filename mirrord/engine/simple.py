@@ -46,6 +46,14 @@ def _abort(mirror: Mirror, *, hard: bool, stopped: bool) -> Result:
         with mirror.waiting.hurried(HURRY_S if stopped and not hard else 0):
             return _abort_held(mirror, hard=hard, stopped=stopped)
     except (LinkLost, Unreachable) as error:
+        operation = mirror.catalogue.operation(mirror.id)
+        if operation is not None and recovery.is_switch(operation):
+            # What was set aside is known from its record alone: that stays.
+            error.prepend_hint(
+                f"Run it again when {error.where or 'the other end'} answers: giving up "
+                f"'{operation.verb}' needs both ends."
+            )
+            raise
         if hard:
             return _abort_here(mirror, error)
         if not stopped:

@@ -188,6 +188,38 @@ def test_the_same_command_again_finishes_a_reverse_and_does_not_turn_it_back(wor
     assert world.status()["state"] == "mirrored"
 
 
+def test_a_planned_reverse_that_is_given_up_after_its_last_update(world: World) -> None:
+    """Somebody wrote just before the source was frozen."""
+    world.initialized()
+
+    def observer(label: str) -> None:
+        if label == CONFIRMED:
+            world.lab.change(world.lab.source(), 63)
+        elif label == "CATALOGUE:TRANSFER:FINISH":
+            raise Crash(label)
+
+    steps.observe(observer)
+    with pytest.raises(Crash):
+        world.service.reverse(NAME, yes=True)
+    steps.observe(None)
+    world.again()
+    world.service.abort(NAME, hard=True)
+    assert world.status()["state"] == "mirrored" and world.status()["problems"] == []
+
+
+def test_the_same_command_again_finishes_a_reverse_whose_direction_only_the_ends_know(
+    world: World,
+) -> None:
+    world.initialized()
+    before = world.status()["source"]
+    world.lab.change(world.lab.source(), 62)
+    crash_at(world, "CATALOGUE:DIRECTION:SET", lambda: world.service.reverse(NAME, yes=True))
+    result = world.service.reverse(NAME, yes=True)
+    assert "was finished" in result.text
+    assert world.status()["source"] != before and world.status()["state"] == "mirrored"
+    assert world.lab.source().facts().role is Role.MIRROR, "nobody can write there any more"
+
+
 @pytest.mark.parametrize("verb", LOSING)
 def test_a_catalogue_of_before_is_not_obeyed(world: World, verb: str) -> None:
     """It has an operation that was settled since, and the mirror has gone on; the base of that is

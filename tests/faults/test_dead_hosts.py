@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
+from mirrord.system import steps
 from tests.support.remote import MIB, SOON_S, Remote, content, one_error
 from tests.support.service import PATIENCE_S
 
@@ -83,6 +86,32 @@ def test_a_hard_abort_and_a_deletion_do_without_it(site: Remote) -> None:
     assert "The other end was not cleaned up" in done.stdout and "dr" in done.stdout
     assert site.service.definitions.names() == []
     site.proxy.go_on()
+
+
+def test_a_half_done_restore_is_not_forgotten_by_a_hard_abort_without_it(site: Remote) -> None:
+    """What was set aside is known from the operation's record alone."""
+    source, copy = site.volume(data_bytes=MIB), site.folder / "copy"
+    site.create(f"block:{source}", f"block://dr{copy}")
+    site.service.initialize("home")
+    site.change(source, MIB)
+    live = content(source)
+
+    def crash(label: str) -> None:
+        if label == "CATALOGUE:OPERATION:PREPARED":
+            raise KeyboardInterrupt
+
+    steps.observe(crash)
+    with pytest.raises(KeyboardInterrupt):
+        site.service.restore_all("home", snapshot=None, yes=True)
+    steps.observe(None)
+    site.close_links()
+    site.proxy.refuse()
+    error, hint = one_error(site.cli("abort", "home", "--hard").stderr)
+    assert "dr" in error and "needs both ends" in hint
+    site.proxy.go_on()
+    done = site.cli("abort", "home", "--hard")
+    assert done.returncode == 0, done.stderr
+    assert content(source) == live
 
 
 def test_after_a_hard_abort_without_it_the_next_transfer_is_whole(site: Remote) -> None:

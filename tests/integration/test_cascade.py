@@ -8,6 +8,7 @@ from mirrord.core.errors import Refused
 from mirrord.drivers.contract import Driver
 from tests.contract.lab import Lab
 from tests.support.places import beside, driver_at
+from tests.support.verbs import Service
 from tests.support.world import NAME, World
 
 
@@ -71,6 +72,19 @@ def test_the_last_goes_on_from_the_first_when_the_middle_is_lost(
     assert world.service.status("far")[0].healthy
 
 
+def test_a_scheduled_update_is_from_the_source_that_it_has_now(
+    world: World, lab: Lab, last: Driver
+) -> None:
+    """It may begin before the service has read that the source was changed."""
+    scheduled = Service(world.paths)
+    before = scheduled.definition("far")
+    world.service.change_source("far", str(lab.source()))
+    lab.change(lab.source(), 51)
+    assert scheduled.update_known(before).status == "done"
+    scheduled.close()
+    assert lab.content(last) == lab.content(lab.source()) != lab.content(lab.destination())
+
+
 def test_a_source_without_the_base_is_refused(world: World, lab: Lab, last: Driver) -> None:
     before = (world.paths.mirrors / "far.toml").read_text()
     with pytest.raises(
@@ -80,9 +94,21 @@ def test_a_source_without_the_base_is_refused(world: World, lab: Lab, last: Driv
     assert (world.paths.mirrors / "far.toml").read_text() == before
 
 
-def test_the_middle_of_a_cascade_cannot_be_reversed(world: World, lab: Lab, last: Driver) -> None:
+def test_the_middle_of_a_cascade_cannot_be_reversed_or_rolled_back(
+    world: World, lab: Lab, last: Driver
+) -> None:
     with pytest.raises(Refused, match="cannot become a destination"):
         world.service.reverse("far", yes=True)
+    before = lab.content(lab.destination())
+    with pytest.raises(Refused, match="cannot be rolled back"):
+        world.service.restore_all("far", snapshot=None, yes=True)
+    facts = lab.destination().facts()
+    base = next(one.guid for one in lab.destination().snapshots())
+    with pytest.raises(Refused, match="belongs to another mirror"):
+        lab.destination().rollback(base, mirror_id="far", keep_as="diverged.x")
+    assert lab.destination().facts().mirror_id == facts.mirror_id
+    assert lab.content(lab.destination()) == before
+    assert world.service.update(NAME).status in ("done", "unchanged")
     world.service.break_off("far")
     world.service.delete("far", yes=True, keep_snapshots=False)
     assert lab.destination().facts().shown in {s.guid for s in lab.destination().snapshots()}

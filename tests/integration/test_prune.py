@@ -116,6 +116,13 @@ def test_a_clock_that_leaps_ahead_takes_nothing(block: World, calendar: Calendar
     world.service.update(NAME)
     assert before <= set(names(world, "destination"))
     assert world.in_step()
+    world.close()
+    for path in world.paths.catalogue.parent.glob(f"{world.paths.catalogue.name}*"):
+        path.unlink()
+    world.again()
+    world.lab.change(world.lab.source(), 52)
+    world.service.update(NAME)
+    assert before <= set(names(world, "destination")), "nobody has accepted these times"
 
 
 def test_a_prune_of_more_than_the_share_is_refused_until_it_is_accepted(world: World) -> None:

@@ -176,6 +176,25 @@ def test_failures_are_kept_by_kind_until_they_are_crossed_out(tmp_path: Path) ->
     catalogue.close()
 
 
+def test_events_and_alarms_of_a_mirror_that_the_catalogue_does_not_know(tmp_path: Path) -> None:
+    raw = older(tmp_path / "c", len(MIGRATIONS) - 1)
+    raw.execute("INSERT INTO mirror (id, state, created_ns) VALUES ('m', 'mirrored', 1)")
+    raw.execute("INSERT INTO event (mirror_id, at_ns, level, text) VALUES ('m', 1, 'info', 'old')")
+    raw.execute(
+        "INSERT INTO alarm (mirror_id, kind, level, text, raised_ns) "
+        "VALUES (NULL, 'lag', 'error', 'old', 2)"
+    )
+    raw.commit()
+    raw.close()
+    catalogue = Catalogue(tmp_path / "c")
+    catalogue.add_event("unknown", "warning", "new")
+    catalogue.raise_alarm("unknown", "lag", "error", "new")
+    assert [each.text for each in catalogue.events("unknown", limit=9)] == ["new"]
+    assert [each.text for each in catalogue.events("m", limit=9)] == ["old"]
+    assert [each.text for each in catalogue.alarms(up=True)] == ["new", "old"]
+    catalogue.close()
+
+
 def test_the_reason_of_a_full_transfer_is_kept_under_its_new_name(tmp_path: Path) -> None:
     raw = older(tmp_path / "c", 5)
     raw.execute("INSERT INTO mirror (id, state, created_ns) VALUES ('m', 'mirrored', 1)")

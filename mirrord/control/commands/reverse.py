@@ -26,7 +26,7 @@ def reverse(
     service: Service, name: MirrorName, *, yes: Yes = False, force: Force = False
 ) -> Result:
     """Shows first what would be lost; that is kept as a diverged snapshot."""
-    from mirrord.engine import failover
+    from mirrord.engine import failover, recovery
     from mirrord.live import verbs
 
     with explained():
@@ -34,6 +34,8 @@ def reverse(
 
     def work(mirror: Mirror) -> Result:
         if mirror.definition.source != before:
+            with mirror.hold(Verb.REVERSE):
+                recovery.recover(mirror)  # the record may be ahead of what was done
             return failover.turned(mirror)
         return failover.reverse(mirror, yes=yes, force=force)
 
