@@ -47,17 +47,16 @@ def _abort(mirror: Mirror, *, hard: bool, stopped: bool) -> Result:
             return _abort_held(mirror, hard=hard, stopped=stopped)
     except (LinkLost, Unreachable) as error:
         operation = mirror.catalogue.operation(mirror.id)
-        if operation is not None and recovery.is_switch(operation):
-            # What was set aside is known from its record alone: that stays.
-            error.prepend_hint(
-                f"Run it again when {error.where or 'the other end'} answers: giving up "
-                f"'{operation.verb}' needs both ends."
-            )
-            raise
-        if hard:
+        # What was set aside is known from the record of a switch alone: that stays.
+        switch = operation is not None and recovery.is_switch(operation)
+        if hard and not switch:
             return _abort_here(mirror, error)
-        if not stopped:
-            error.prepend_hint(f"'mirrord abort {mirror.name} --hard' gives it up.")
+        if hard or not stopped:
+            error.prepend_hint(
+                "Giving it up needs both ends: run the command again when that one answers."
+                if switch
+                else f"'mirrord abort {mirror.name} --hard' gives it up."
+            )
             raise
         return Result(
             "done",
