@@ -53,7 +53,7 @@ def _abort(mirror: Mirror, *, hard: bool, stopped: bool) -> Result:
             return _abort_here(mirror, error)
         if hard or not stopped:
             error.prepend_hint(
-                "Giving it up needs both ends: run the command again when that one answers."
+                "This needs both ends: run the same command again when the other one answers."
                 if switch
                 else f"'mirrord abort {mirror.name} --hard' gives it up."
             )
