@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -70,9 +71,15 @@ def test_a_break_from_a_process_beside_the_daemon(served: Served) -> None:
     quick_mirror(served)
     beside = Service(served.paths)
     try:
-        for number in range(5):
-            served.lab.change(served.lab.source(), number)
-            until(lambda: served.row()["running"] is not None)
+        seeds = itertools.count()
+
+        def runs() -> bool:
+            """(A run that finds no change is soon over.)"""
+            served.lab.change(served.lab.source(), next(seeds))
+            return served.row()["running"] is not None
+
+        for _ in range(5):
+            until(runs)
             assert beside.break_off(NAME).status == "done"
             assert beside.status(NAME)[0].state == "broken-off"
             beside.resync(NAME, yes=True)
