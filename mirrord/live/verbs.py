@@ -116,7 +116,11 @@ def break_off(mirror: LiveMirror, *, snapshot: str | None = None) -> Result:
     """Make the destination a primary of its own, without the source."""
     if snapshot is not None:
         raise Refused("a live mirror has no snapshots", where=f"mirror '{mirror.name}'")
-    if isinstance(verdict := mirror.permit(Verb.BREAK), Already):
+    # The end knows better than the catalogue, which a command that was interrupted has not updated.
+    there = mirror.destination.live_status()
+    if not there.volume or there.state == "empty":
+        mirror.permit(Verb.BREAK)
+    elif there.is_primary and isinstance(verdict := mirror.permit(Verb.BREAK), Already):
         return Result(verdict.status, f"'{mirror.name}' is broken off already.")
     with preempt.first(mirror, Verb.BREAK), mirror.hold(Verb.BREAK):
         before = mirror.read()
