@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 
 from mirrord.system import native
-from tests.live.command import WORDS, Image, Mirror, qemu_io
+from tests.live.command import WORDS, Mirror, qemu_io
 from tests.live.lab import BLOCK, End, Writer, stamp, wait_until
 
 
@@ -215,38 +214,6 @@ def test_break_during_a_resync_goes_back(mirror: Mirror) -> None:
     copy.stderr.close()
     home.run("serve", "db")
     qemu_io(home.uri(), f"read -P 0 0 {size}")
-
-
-def _interrupted(mirror: Mirror, *words: str) -> None:
-    """A command is killed while it waits for a copy, which is completed afterwards."""
-    winner = mirror.source if words[0] != "reverse" else mirror.destination
-    with subprocess.Popen([*WORDS, *words], env=mirror.home.environment) as command:
-        wait_until(lambda: _status(winner).get("state") == "resync", "the copy")
-        command.kill()
-    assert _status(winner)["state"] == "resync"
-    winner.ask("copy-rate", "0")
-    wait_until(lambda: bool(_status(winner)["in_sync"]), "the end of the copy")
-
-
-def _status(end: Image) -> dict[str, Any]:
-    words = [native.live_program(), "ctl", str(end.store / "control"), "status"]
-    found = subprocess.run(words, capture_output=True, text=True).stdout
-    return dict(json.loads(found or "{}"))
-
-
-def test_break_after_an_interrupted_resync(mirror: Mirror) -> None:
-    home = mirror.home
-    mirror.initialize()
-    home.run("throttle", "db", "1MiB/s")
-    home.run("break", "db")
-    home.run("serve", "db")
-    qemu_io(home.uri(), "write -P 1 0 8M")
-    _interrupted(mirror, "resync", "db", "--yes")
-    assert home.status()["state"] == "broken-off"  # as recorded
-    mirror.source.kill()
-    assert "is a primary of its own" in home.run("break", "db")
-    assert _status(mirror.destination)["role"] == "primary"
-    assert home.run("break", "db").startswith("'db' is broken off already")
 
 
 def test_in_the_foreground_it_is_served_until_ctrl_c(mirror: Mirror) -> None:
