@@ -67,6 +67,7 @@ def initialize(mirror: LiveMirror) -> Result:
         mirror.set_copy_rate(mirror.source, mirror.source.live_status())
         mirror.start()
         direction.record(mirror.catalogue, mirror.id, mirror.definition.source_site)
+        mirror.set_traffic(mirror.source.live_status())
         mode = mirror.first_mode
         mirror.set_mode(mirror.source, mode)
         if mode is Mode.ASYNC:
@@ -218,7 +219,7 @@ def resync(mirror: LiveMirror, *, yes: bool) -> Result:
             if not yes:
                 return _plan(mirror, "resync", mirror.source, mirror.destination)
             _take_back(mirror)
-        mirror.set_copy_rate(mirror.source, mirror.source.live_status())
+        _set_limits(mirror, mirror.source)
         mirror.set_mode(mirror.source, mirror.first_mode)
         mirror.source.live_resync()
         status = mirror.wait_copied(mirror.source, str(mirror.destination))
@@ -275,13 +276,20 @@ def reverse(mirror: LiveMirror, *, yes: bool) -> Result:
         if source.live_status().is_primary:
             _wait_fenced(mirror, source)
         _rejoin(source)
-        mirror.set_copy_rate(destination, destination.live_status())
+        _set_limits(mirror, destination)
         mirror.set_mode(destination, mirror.first_mode)
         destination.live_resync()
         status = mirror.wait_copied(destination, str(source))
         mirror.turned()
         mirror.record(State.MIRRORED, f"reversed, epoch {status.epoch}")
     return _mirrors_again(mirror, destination, source, status)
+
+
+def _set_limits(mirror: LiveMirror, primary: Live) -> None:
+    """Let a new primary have what the definition says before it copies."""
+    status = primary.live_status()
+    mirror.set_copy_rate(primary, status)
+    mirror.set_traffic(status)
 
 
 def _demand_in_sync(mirror: LiveMirror) -> None:

@@ -385,7 +385,6 @@ impl Primary {
             Event::SetCopyRate(rate) => {
                 self.settings.copy_rate = rate;
                 self.copy_rate = Rate::new(self.settings.effective_copy_rate());
-                out.push(Action::Report(Ok(())));
             }
             Event::Verify { rate } => self.start_verify(rate, out),
             Event::StopVerify => self.stop_verify(out),
