@@ -463,6 +463,11 @@ impl Primary {
         }
     }
 
+    /// Nothing is served any more: reads fail.
+    pub fn is_failed(&self) -> bool {
+        self.state == State::Failed
+    }
+
     /// True while a read returns what was acknowledged, and what no exchange can take back.
     pub fn is_readable(&self) -> bool {
         match self.state {
