@@ -68,12 +68,9 @@ def initialize(mirror: LiveMirror) -> Result:
         mirror.start()
         direction.record(mirror.catalogue, mirror.id, mirror.definition.source_site)
         mirror.set_traffic(mirror.source.live_status())
-        mode = mirror.first_mode
-        mirror.set_mode(mirror.source, mode)
-        if mode is Mode.ASYNC:
-            mirror.source.live_resync()
+        mirror.set_mode(mirror.source, mirror.first_mode)
         began_s = clock.monotonic_s()
-        status = mirror.wait_copied(mirror.source, str(mirror.destination))
+        status = mirror.copy(mirror.source, mirror.destination)
         spent = format_duration(clock.monotonic_s() - began_s)
         mirror.record(State.MIRRORED, f"initialized: {format_size(status.copied_bytes)} copied")
     text = (
@@ -221,8 +218,7 @@ def resync(mirror: LiveMirror, *, yes: bool) -> Result:
             _take_back(mirror)
         _set_limits(mirror, mirror.source)
         mirror.set_mode(mirror.source, mirror.first_mode)
-        mirror.source.live_resync()
-        status = mirror.wait_copied(mirror.source, str(mirror.destination))
+        status = mirror.copy(mirror.source, mirror.destination)
         mirror.record(State.MIRRORED, f"resynchronized, epoch {status.epoch}")
     return _mirrors_again(mirror, mirror.source, mirror.destination, status)
 
@@ -278,8 +274,7 @@ def reverse(mirror: LiveMirror, *, yes: bool) -> Result:
         _rejoin(source)
         _set_limits(mirror, destination)
         mirror.set_mode(destination, mirror.first_mode)
-        destination.live_resync()
-        status = mirror.wait_copied(destination, str(source))
+        status = mirror.copy(destination, source)
         mirror.turned()
         mirror.record(State.MIRRORED, f"reversed, epoch {status.epoch}")
     return _mirrors_again(mirror, destination, source, status)

@@ -192,6 +192,7 @@ pub struct Primary {
     /// When the other end was greeted, or told to begin.
     asked: Time,
     next_try: Time,
+    /// Both ends are made equal once, whatever the mode; until they are.
     resync_wanted: bool,
     reason: String,
     locks: RangeLocks,
