@@ -293,7 +293,7 @@ class ImageDriver(Driver, Live):
             end = self._demand_end()._replace(window=window)
             self._record(end)
             self._process.write_config(self._lines(end))
-            if self._process.is_running() and self._process.status().is_primary:
+            if self._process.status().running:
                 self._process.ask(f"window {window}")
 
     def live_answer_within(self, within_us: int, lag_bytes: int | None) -> None:
@@ -313,7 +313,7 @@ class ImageDriver(Driver, Live):
             end = end._replace(merge_above=merge_above_bytes, compress=compress, durable=durable)
             self._record(end)
             self._process.write_config(self._lines(end))
-            if self._process.is_running() and self._process.status().is_primary:
+            if self._process.status().running:
                 self._process.ask(f"merge-above {merge_above_bytes:d}")
                 self._process.ask(f"compress {'on' if compress else 'off'}")
                 self._process.ask(f"durable {'on' if durable else 'off'}")
@@ -344,7 +344,7 @@ class ImageDriver(Driver, Live):
             end = self._demand_end()._replace(copy_rate=bytes_s)
             self._record(end)
             self._process.write_config(self._lines(end))
-            if self._process.is_running() and self._process.status().is_primary:
+            if self._process.status().running:
                 self._process.ask(f"copy-rate {bytes_s:d}")
 
     def live_verify(self, bytes_s: int) -> None:

@@ -225,18 +225,20 @@ class LiveMirror:
             clock.sleep_s(_POLL_S)
         return status
 
-    def wait_copied(self, primary: Live, peer: str) -> LiveStatus:
-        """Wait until the other end has everything; the progress is reported. peer: that end, for
-        messages. An interruption does not stop the copy.
+    def copy(self, primary: Live, peer: Live) -> LiveStatus:
+        """Let a primary copy what the other end lacks, whatever the mode, and wait until that has
+        everything; the progress is reported. An interruption does not stop the copy.
         """
-        first = status = self.wait(
+        before = primary.live_status().generation
+        primary.live_resync()
+        status = self.wait(
             primary, f"the connection to {peer}", lambda one: one.connected, _CONNECT_S
         )
         total = max(status.dirty_bytes, status.copied_bytes)
         self.run.begin_transfer(self.name, total, 0)
         self.watcher.transfer(self.name, total, 0)
         done, silent_s = 0, clock.monotonic_s()
-        while not _is_complete(status, first):
+        while not _is_complete(status, before):
             self.run.check_abort()
             clock.sleep_s(_POLL_S)
             status = primary.live_status()
@@ -256,15 +258,12 @@ class LiveMirror:
         return status
 
 
-def _is_complete(status: LiveStatus, first: LiveStatus) -> bool:
-    if status.in_sync or status.is_semi_sync:
-        return True
-    # `async`: it has been in sync since, and left it as it should.
-    return (
-        status.mode == "async"
-        and status.generation > 0
-        and (status.left_sync > first.left_sync or status.dirty_bytes == 0)
-    )
+def _is_complete(status: LiveStatus, before: int) -> bool:
+    """Whether the ends are or were equal. before: the primary's generation when the copy was
+    ordered; one that both ends have recorded adds to it, also in `async`, which is not in sync.
+    """
+    is_copied = status.mode == "async" and status.generation > before
+    return status.in_sync or status.is_semi_sync or is_copied
 
 
 def _looked_at(end: Live) -> LiveStatus | None:

@@ -147,7 +147,7 @@ def _repaired(mirror: LiveMirror, end: Live, data: dict[str, int]) -> Result:
     # Until it has left sync: unless clients have overwritten all of it in the meantime.
     mirror.wait(end, "the resync", lambda one: not (one.in_sync and one.dirty_bytes), _RESYNC_S)
     other = mirror.destination if end is mirror.source else mirror.source
-    mirror.wait_copied(end, str(other))
+    mirror.copy(end, other)
     size = format_size(data["differing_bytes"])
     return Result(
         "repaired",

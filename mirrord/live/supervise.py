@@ -1,5 +1,5 @@
-"""What the daemon does for live mirrors between commands: it restarts processes that ended, and
-does what a fixed policy says.
+"""What the daemon does for live mirrors between commands: it restarts processes that ended,
+records what became of an interrupted command, and does what a fixed policy says.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _MODE_S = 1.0
 
 
 def look_after(mirror: LiveMirror) -> None:
-    """Restart what should run, and apply the policy. Does nothing while a verb is at work. What
-    cannot be done now is shown by the status, and tried again.
+    """Restart what should run, record what the ends are, and apply the policy. Does nothing while a
+    verb is at work. What cannot be done now is shown by the status, and tried again.
     """
-    if mirror.state is State.UNINITIALIZED or locks.holder_of(mirror.run.lock) is not None:
+    if locks.holder_of(mirror.run.lock) is not None:
         return
     reading = mirror.read()
     ends = ((mirror.source, reading.source), (mirror.destination, reading.destination))
@@ -33,6 +33,8 @@ def look_after(mirror: LiveMirror) -> None:
         for end, found in ends:
             if found is not None and found.volume and not found.running:
                 end.live_start("", "")
+    if _has_turned(mirror, reading) or mirror.state is State.UNINITIALIZED:
+        return
     primary = reading.primary
     if primary is None:
         return
@@ -43,6 +45,41 @@ def look_after(mirror: LiveMirror) -> None:
         if directive is not None:
             with mirror.changing_mode(_MODE_S):
                 _apply(mirror, primary, directive)
+
+
+def _has_turned(mirror: LiveMirror, reading: LiveReading) -> bool:
+    """Record what the ends are, where a command was interrupted or the catalogue was lost; returns
+    whether their roles are not those that this `mirror` was opened with.
+    """
+    with suppress(MirrordError, OSError):
+        if not _is_unrecorded(mirror, reading):
+            return False
+        with locks.passing(mirror.run.lock, what=f"mirror '{mirror.name}'"):
+            reading = mirror.read()  # a verb may have begun and ended meanwhile
+            if not _is_unrecorded(mirror, reading) or (primary := reading.primary) is None:
+                return False
+            is_turned = primary is reading.destination
+            if is_turned:
+                mirror.turned()
+            text = f"both ends report it: mirrored, epoch {primary.epoch}"
+            mirror.record(State.MIRRORED, text)
+            return is_turned
+    return False
+
+
+def _is_unrecorded(mirror: LiveMirror, reading: LiveReading) -> bool:
+    """Whether one end mirrors the other and has had a complete copy, which the catalogue does not
+    say. (After a break both ends are primaries, or one is fenced.)
+    """
+    primary = reading.primary
+    is_turned = primary is reading.destination
+    other = reading.source if is_turned else reading.destination
+    if primary is None or other is None or not primary.generation:
+        return False
+    is_copy = other.role == "secondary" and other.state != "empty"
+    one, two = ((end.mirror_id, end.volume, end.epoch) for end in (primary, other))
+    is_ours = one == two and primary.mirror_id == mirror.id
+    return is_copy and is_ours and (is_turned or mirror.state is not State.MIRRORED)
 
 
 def _apply(mirror: LiveMirror, primary: LiveStatus, directive: Directive) -> None:

@@ -67,12 +67,10 @@ def initialize(mirror: LiveMirror) -> Result:
         mirror.set_copy_rate(mirror.source, mirror.source.live_status())
         mirror.start()
         direction.record(mirror.catalogue, mirror.id, mirror.definition.source_site)
-        mode = mirror.first_mode
-        mirror.set_mode(mirror.source, mode)
-        if mode is Mode.ASYNC:
-            mirror.source.live_resync()
+        mirror.set_traffic(mirror.source.live_status())
+        mirror.set_mode(mirror.source, mirror.first_mode)
         began_s = clock.monotonic_s()
-        status = mirror.wait_copied(mirror.source, str(mirror.destination))
+        status = mirror.copy(mirror.source, mirror.destination)
         spent = format_duration(clock.monotonic_s() - began_s)
         mirror.record(State.MIRRORED, f"initialized: {format_size(status.copied_bytes)} copied")
     text = (
@@ -116,7 +114,11 @@ def break_off(mirror: LiveMirror, *, snapshot: str | None = None) -> Result:
     """Make the destination a primary of its own, without the source."""
     if snapshot is not None:
         raise Refused("a live mirror has no snapshots", where=f"mirror '{mirror.name}'")
-    if isinstance(verdict := mirror.permit(Verb.BREAK), Already):
+    # The end knows better than the catalogue, which a command that was interrupted has not updated.
+    there = mirror.destination.live_status()
+    if not there.volume or there.state == "empty":
+        mirror.permit(Verb.BREAK)
+    elif there.is_primary and isinstance(verdict := mirror.permit(Verb.BREAK), Already):
         return Result(verdict.status, f"'{mirror.name}' is broken off already.")
     with preempt.first(mirror, Verb.BREAK), mirror.hold(Verb.BREAK):
         before = mirror.read()
@@ -214,10 +216,9 @@ def resync(mirror: LiveMirror, *, yes: bool) -> Result:
             if not yes:
                 return _plan(mirror, "resync", mirror.source, mirror.destination)
             _take_back(mirror)
-        mirror.set_copy_rate(mirror.source, mirror.source.live_status())
+        _set_limits(mirror, mirror.source)
         mirror.set_mode(mirror.source, mirror.first_mode)
-        mirror.source.live_resync()
-        status = mirror.wait_copied(mirror.source, str(mirror.destination))
+        status = mirror.copy(mirror.source, mirror.destination)
         mirror.record(State.MIRRORED, f"resynchronized, epoch {status.epoch}")
     return _mirrors_again(mirror, mirror.source, mirror.destination, status)
 
@@ -271,13 +272,19 @@ def reverse(mirror: LiveMirror, *, yes: bool) -> Result:
         if source.live_status().is_primary:
             _wait_fenced(mirror, source)
         _rejoin(source)
-        mirror.set_copy_rate(destination, destination.live_status())
+        _set_limits(mirror, destination)
         mirror.set_mode(destination, mirror.first_mode)
-        destination.live_resync()
-        status = mirror.wait_copied(destination, str(source))
+        status = mirror.copy(destination, source)
         mirror.turned()
         mirror.record(State.MIRRORED, f"reversed, epoch {status.epoch}")
     return _mirrors_again(mirror, destination, source, status)
+
+
+def _set_limits(mirror: LiveMirror, primary: Live) -> None:
+    """Let a new primary have what the definition says before it copies."""
+    status = primary.live_status()
+    mirror.set_copy_rate(primary, status)
+    mirror.set_traffic(status)
 
 
 def _demand_in_sync(mirror: LiveMirror) -> None:

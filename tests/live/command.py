@@ -92,6 +92,12 @@ class Image:
         command = [native.live_program(), "ctl", str(self.store / "control"), *words]
         subprocess.run(command, check=True, capture_output=True, timeout=60)
 
+    def status(self) -> dict[str, Any]:
+        """What its process reports; nothing when there is none."""
+        command = [native.live_program(), "ctl", str(self.store / "control"), "status"]
+        found = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+        return dict(json.loads(found or "{}"))
+
     def kill(self) -> None:
         pid = self.pid
         if pid is not None:

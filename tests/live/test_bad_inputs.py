@@ -205,10 +205,24 @@ def test_a_truncated_image_is_not_served_any_more(pair: Pair) -> None:
         os.truncate(pair.primary.image, 4 * MIB)
         wait_until(lambda: pair.primary.is_state("failed"), "the end of service")
         assert client.write(0, stamp(0, 2)) == 5
+        client.send(0, 4, 0, 4096)
+        assert client.answer() == (4, 5)
     assert "the image was truncated: it has 4194304 bytes, and had 8388608" in _log(pair.primary)
     # The other end has everything.
     assert pair.secondary.ask("break") == {"ok": True}
     assert pair.secondary.bytes()[:4096] == stamp(0, 1)
+
+
+def test_reads_that_waited_fail_when_the_image_is_truncated(pair: Pair) -> None:
+    pair.start()
+    pair.stop()
+    pair.primary.boot = f"{5:032x}"
+    pair.primary.start()
+    wait_until(lambda: pair.primary.is_state("waiting-for-replica"), "the wait")
+    with Client(pair.primary) as client:
+        client.send(0, 4, 0, 4096)
+        os.truncate(pair.primary.image, 4 * MIB)
+        assert client.answer() == (4, 5)
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from mirrord.system import native
-from tests.live.command import WORDS, Mirror, qemu_io
+from tests.live.command import WORDS, Image, Mirror, qemu_io
 from tests.live.lab import BLOCK, End, Writer, stamp, wait_until
 
 
@@ -412,6 +412,36 @@ def test_a_rate_applies_to_a_copy_in_progress_and_after_a_restart(mirror: Mirror
     wait_until(lambda: rate() == 1 << 20, "the rate after a restart", 60)
     home.run("throttle", "db", "8MiB/s")
     assert rate() == 8 << 20
+
+
+def test_an_end_has_the_settings_of_the_definition_as_soon_as_it_is_a_primary(
+    mirror: Mirror,
+) -> None:
+    """(No daemon runs, which would apply them a moment later.)"""
+    home = mirror.home
+    mirror.create("--policy", "sync", "--window", "64KiB")
+    definition = home.folder / "etc/mirrors.d/db.toml"
+    text = definition.read_text()
+    changed = 'ack = "durable"\ncompress = false\nmerge_above = "1MiB"\n[site.'
+    definition.write_text(text.replace("[site.", changed, 1))
+
+    def settings(end: Image) -> list[Any]:
+        found = end.status()
+        return [found[key] for key in ("durable", "compress", "merge_above_bytes", "window_bytes")]
+
+    home.run("initialize", "db")
+    wanted = [True, False, 1 << 20]
+    assert settings(mirror.source)[:3] == wanted
+    home.run("mode", "db", "semi-sync")  # it has a window
+    home.run("break", "db")
+    assert settings(mirror.destination) == [*wanted, 64 << 10]
+    # Changed while nothing tells the ends.
+    definition.write_text(definition.read_text().replace("compress = false", "compress = true"))
+    home.run("reverse", "db", "--yes")
+    wanted[1] = True
+    assert settings(mirror.destination) == [*wanted, 64 << 10]
+    mirror.source.ask("break")
+    assert settings(mirror.source) == [*wanted, 64 << 10]
 
 
 def test_an_image_that_was_deleted_is_named_with_what_to_do(mirror: Mirror) -> None:

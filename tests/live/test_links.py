@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.live.lab import Pair, Proxy, Writer, wait_until
+from tests.live.lab import Client, Pair, Proxy, Writer, wait_until
 
 
 @pytest.fixture
@@ -62,6 +62,32 @@ def test_a_long_cut_leaves_the_replica_behind(pair: Pair, proxy: Proxy) -> None:
     proxy.heal()
     _checked(pair, writer)
     assert _left_sync(pair) == 1
+
+
+def test_a_copy_in_async_is_resumed_after_a_cut(pair: Pair, proxy: Proxy) -> None:
+    pair.start()
+    before = _generation(pair)
+    assert pair.primary.ask("mode async") == {"ok": True}
+    wait_until(lambda: pair.primary.is_state("out-of-sync"), "the mode")
+    assert pair.primary.ask(f"copy-rate {1 << 20}") == {"ok": True}
+    with Client(pair.primary) as client:
+        for number in range(4):
+            assert client.write(number << 20, bytes([number + 1]) * (1 << 20)) == 0
+    assert pair.primary.ask("resync") == {"ok": True}
+    wait_until(lambda: pair.primary.is_state("resync"), "the copy")
+    proxy.cut()
+    wait_until(lambda: pair.primary.is_state("out-of-sync"), "the cut to be noticed")
+    assert _generation(pair) == before
+    proxy.heal()
+    assert pair.primary.ask("copy-rate 0") == {"ok": True}
+    wait_until(lambda: _generation(pair) > before, "the end of the copy", 30)
+    assert pair.primary.bytes() == pair.secondary.bytes()
+    # It is one copy.
+    wait_until(lambda: pair.primary.is_state("out-of-sync"), "the mode")
+
+
+def _generation(pair: Pair) -> int:
+    return int((pair.primary.status() or {})["generation"])
 
 
 def test_strict_sync_fails_instead(pair: Pair, proxy: Proxy) -> None:

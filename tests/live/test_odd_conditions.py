@@ -133,6 +133,8 @@ def test_a_sync_that_fails_at_the_primary_ends_its_service(pair: Pair, odd: dict
         assert client.flush() == 5
         assert pair.primary.is_state("failed")
         assert client.write(0, stamp(0, 2)) == 5
+        client.send(0, 4, 0, 4096)
+        assert client.answer() == (4, 5)
     assert pair.secondary.ask("break") == {"ok": True}
     assert pair.secondary.bytes()[:4096] == stamp(0, 1)
 

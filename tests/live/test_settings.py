@@ -15,7 +15,7 @@ from mirrord.core.live import LiveReading, LiveStatus, Mode
 from mirrord.core.units import window_argument
 from mirrord.drivers.image.process import check_address, refusal
 from mirrord.engine.limits import rate_of
-from mirrord.live.mirror import LiveMirror
+from mirrord.live.mirror import LiveMirror, _is_complete
 from mirrord.live.serving import _address, uri_of
 from mirrord.live.supervise import _has_window, decided
 from mirrord.policies.fixed import POLICIES
@@ -193,6 +193,14 @@ def test_the_lag_is_that_of_the_primary() -> None:
     assert reading._replace(source=PRIMARY._replace(in_sync=True)).lag_s == 0
     assert reading._replace(source=PRIMARY._replace(generation=0)).lag_s is None
     assert reading._replace(source=None).lag_s is None
+
+
+def test_in_async_a_copy_is_complete_when_both_ends_have_recorded_it() -> None:
+    sent = PRIMARY._replace(mode="async", state="entering-sync", generation=3, dirty_bytes=0)
+    assert not _is_complete(sent, 3)
+    assert _is_complete(sent._replace(state="out-of-sync", generation=4, dirty_bytes=9), 3)
+    assert not _is_complete(sent._replace(mode="sync", generation=4), 3)
+    assert _is_complete(sent._replace(mode="sync", in_sync=True), 3)
 
 
 def test_rates_between_two_readings() -> None:

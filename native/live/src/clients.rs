@@ -66,7 +66,7 @@ pub(crate) struct Group {
     offset: u64,
 }
 
-/// A read that waits until reads are allowed.
+/// A read that waits until reads are allowed, or fail.
 pub(crate) struct Held {
     group: u64,
     offset: u64,
@@ -290,7 +290,14 @@ impl Process {
         }
     }
 
+    fn is_failed(&self) -> bool {
+        matches!(&self.machine, Machine::Primary(primary) if primary.is_failed())
+    }
+
     fn read(&mut self, group: u64, offset: u64, length: u32) {
+        if self.is_failed() {
+            return self.finish_group(group, Err(Failure::Io));
+        }
         if !self.is_readable() {
             self.held.push(Held {
                 group,
@@ -309,7 +316,7 @@ impl Process {
     }
 
     pub(crate) fn retry_held(&mut self) {
-        if !self.held.is_empty() && self.is_readable() {
+        if !self.held.is_empty() && (self.is_readable() || self.is_failed()) {
             for held in std::mem::take(&mut self.held) {
                 self.read(held.group, held.offset, held.length);
             }

@@ -298,16 +298,15 @@ impl Process {
                     "unknown mode {argument}; one of async, semi-sync, sync, strict-sync"
                 )),
             },
-            ("window", Machine::Primary(primary)) => {
-                let Some(window) = window_of(argument) else {
-                    return Some(outcome(Err(format!(
-                        "{argument}: neither a number of bytes nor one of seconds, as in 5s"
-                    ))));
+            ("window" | "merge-above" | "compress" | "durable" | "copy-rate", _) => {
+                let event = match self.setting(name, argument) {
+                    Ok(event) => event,
+                    Err(problem) => return Some(outcome(Err(problem))),
                 };
-                self.config.settings.semi = window;
-                self.waiting_reports.push_back(key);
-                primary.step(now, PrimaryEvent::SetWindow(window), &mut self.actions);
-                return None;
+                if let Machine::Primary(primary) = &mut self.machine {
+                    primary.step(now, event, &mut self.actions);
+                }
+                Ok(())
             }
             ("answer-within", Machine::Primary(primary)) => {
                 let Some((within, limit)) = within_of(argument) else {
@@ -321,31 +320,9 @@ impl Process {
                 primary.step(now, event, &mut self.actions);
                 return None;
             }
-            ("merge" | "compress" | "durable", Machine::Primary(primary)) => match is_on(argument) {
-                Ok(on) if name == "merge" => {
-                    primary.step(now, PrimaryEvent::Merge(on), &mut self.actions);
-                    Ok(())
-                }
-                Ok(on) if name == "durable" => {
-                    self.config.settings.durable = on;
-                    primary.step(now, PrimaryEvent::Durable(on), &mut self.actions);
-                    Ok(())
-                }
-                Ok(on) => {
-                    self.config.settings.compress = on;
-                    primary.step(now, PrimaryEvent::Compress(on), &mut self.actions);
-                    Ok(())
-                }
-                Err(problem) => Err(problem),
-            },
-            ("merge-above", Machine::Primary(primary)) => match argument.parse() {
-                Ok(bytes) => {
-                    self.config.settings.merge_above = bytes;
-                    primary.step(now, PrimaryEvent::MergeAbove(bytes), &mut self.actions);
-                    Ok(())
-                }
-                Err(_) => Err(format!("{argument}: not a number of bytes")),
-            },
+            ("merge", Machine::Primary(primary)) => is_on(argument).map(|on| {
+                primary.step(now, PrimaryEvent::Merge(on), &mut self.actions);
+            }),
             ("await-full", Machine::Primary(_)) => match patience_of(argument) {
                 Some(patience) => {
                     self.awaiting.push((key, now.saturating_add(patience)));
@@ -362,17 +339,10 @@ impl Process {
                 primary.step(now, PrimaryEvent::Force, &mut self.actions);
                 return None;
             }
-            (
-                "verify" | "verify-stop" | "verify-resync" | "copy-rate",
-                Machine::Primary(primary),
-            ) => {
+            ("verify" | "verify-stop" | "verify-resync", Machine::Primary(primary)) => {
                 let event = match (name, rate(argument)) {
                     ("verify", Ok(rate)) => PrimaryEvent::Verify { rate },
-                    ("copy-rate", Ok(rate)) => {
-                        self.config.settings.copy_rate = rate;
-                        PrimaryEvent::SetCopyRate(rate)
-                    }
-                    ("verify" | "copy-rate", Err(problem)) => return Some(outcome(Err(problem))),
+                    ("verify", Err(problem)) => return Some(outcome(Err(problem))),
                     ("verify-stop", _) => PrimaryEvent::StopVerify,
                     _ => PrimaryEvent::VerifyResync,
                 };
@@ -416,8 +386,8 @@ impl Process {
                 Ok(())
             }
             (
-                "mode" | "window" | "answer-within" | "merge" | "merge-above" | "compress" | "durable" | "await-full" | "hold" | "record" | "recorded" | "record-end" | "force" | "resync" | "break" | "rejoin" | "reclaim" | "verify" | "verify-stop"
-                | "verify-resync" | "copy-rate",
+                "mode" | "answer-within" | "merge" | "await-full" | "hold" | "record" | "recorded" | "record-end" | "force" | "resync" | "break" | "rejoin" | "reclaim" | "verify" | "verify-stop"
+                | "verify-resync",
                 machine,
             ) => {
                 let role = machine.hello().role.name();
@@ -430,6 +400,37 @@ impl Process {
             )),
         };
         Some(outcome(result))
+    }
+
+    /// A setting that this end keeps in each role: one that becomes a primary begins with it.
+    fn setting(&mut self, name: &str, argument: &str) -> Result<PrimaryEvent, String> {
+        let settings = &mut self.config.settings;
+        Ok(match name {
+            "window" => {
+                settings.semi = window_of(argument).ok_or_else(|| {
+                    format!("{argument}: neither a number of bytes nor one of seconds, as in 5s")
+                })?;
+                PrimaryEvent::SetWindow(settings.semi)
+            }
+            "merge-above" => {
+                let bytes = argument.parse();
+                settings.merge_above =
+                    bytes.map_err(|_| format!("{argument}: not a number of bytes"))?;
+                PrimaryEvent::MergeAbove(settings.merge_above)
+            }
+            "compress" => {
+                settings.compress = is_on(argument)?;
+                PrimaryEvent::Compress(settings.compress)
+            }
+            "durable" => {
+                settings.durable = is_on(argument)?;
+                PrimaryEvent::Durable(settings.durable)
+            }
+            _ => {
+                settings.copy_rate = rate(argument)?;
+                PrimaryEvent::SetCopyRate(settings.copy_rate)
+            }
+        })
     }
 
     fn changed_role(&mut self, done: std::io::Result<()>) -> Result<(), String> {

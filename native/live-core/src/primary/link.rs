@@ -241,7 +241,6 @@ impl Primary {
             (Begin::Resync { .. } | Begin::Initial { .. }, State::Alone) => {
                 self.link = Link::Session;
                 self.state = State::Resync;
-                self.resync_wanted = false;
                 self.reason = "resync in progress".into();
             }
             _ => {

@@ -192,6 +192,7 @@ pub struct Primary {
     /// When the other end was greeted, or told to begin.
     asked: Time,
     next_try: Time,
+    /// Both ends are made equal once, whatever the mode; until they are.
     resync_wanted: bool,
     reason: String,
     locks: RangeLocks,
@@ -385,7 +386,6 @@ impl Primary {
             Event::SetCopyRate(rate) => {
                 self.settings.copy_rate = rate;
                 self.copy_rate = Rate::new(self.settings.effective_copy_rate());
-                out.push(Action::Report(Ok(())));
             }
             Event::Verify { rate } => self.start_verify(rate, out),
             Event::StopVerify => self.stop_verify(out),
@@ -462,6 +462,11 @@ impl Primary {
             State::Alone | State::Resync | State::Semi => true,
             _ => self.is_gated() && self.link == Link::Session,
         }
+    }
+
+    /// Nothing is served any more: reads fail.
+    pub fn is_failed(&self) -> bool {
+        self.state == State::Failed
     }
 
     /// True while a read returns what was acknowledged, and what no exchange can take back.

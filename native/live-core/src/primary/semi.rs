@@ -134,7 +134,6 @@ impl Primary {
     pub(super) fn set_window(&mut self, window: Window, out: &mut Vec<Action>) {
         self.settings.semi = window;
         self.answer_waiting(out);
-        out.push(Action::Report(Ok(())));
     }
 
     /// Transitions of semi-sync.

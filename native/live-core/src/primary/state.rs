@@ -182,7 +182,6 @@ impl Primary {
             State::Entering if !self.record_changed && self.journal.is_idle() => {
                 self.progress += 1;
                 if !self.record.synced {
-                    self.resync_wanted = false;
                     self.link = Link::Ready;
                     self.go_alone(out);
                 } else if self.link == Link::Session {
@@ -294,6 +293,9 @@ impl Primary {
         self.record.since = self.wall;
         self.record_changed = true;
         self.continuing = true;
+        // Not before: a copy that was interrupted is begun again. Nor later: the next one may have
+        // been ordered by then.
+        self.resync_wanted = false;
         self.state = State::Entering;
         self.progress += 1;
     }

@@ -1,0 +1,59 @@
+"""Commands that end during a copy, which goes on by itself."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+
+from tests.live.command import WORDS, Mirror, qemu_io
+from tests.live.lab import wait_until
+
+
+def _interrupted(mirror: Mirror, *words: str) -> None:
+    """A command is killed while it waits for a copy, which is completed afterwards."""
+    winner = mirror.source if words[0] != "reverse" else mirror.destination
+    with subprocess.Popen([*WORDS, *words], env=mirror.home.environment) as command:
+        wait_until(lambda: winner.status().get("state") == "resync", "the copy")
+        command.kill()
+    assert winner.status()["state"] == "resync"
+    winner.ask("copy-rate", "0")
+    wait_until(lambda: bool(winner.status()["in_sync"]), "the end of the copy")
+
+
+def test_break_after_an_interrupted_resync(mirror: Mirror) -> None:
+    home = mirror.home
+    mirror.initialize()
+    home.run("throttle", "db", "1MiB/s")
+    home.run("break", "db")
+    home.run("serve", "db")
+    qemu_io(home.uri(), "write -P 1 0 8M")
+    _interrupted(mirror, "resync", "db", "--yes")
+    assert home.status()["state"] == "broken-off"  # as recorded
+    mirror.source.kill()
+    assert "is a primary of its own" in home.run("break", "db")
+    assert mirror.destination.status()["role"] == "primary"
+    assert home.run("break", "db").startswith("'db' is broken off already")
+
+
+def test_the_daemon_records_what_an_interrupted_command_did(mirror: Mirror) -> None:
+    home = mirror.home
+    mirror.source.path.write_bytes(random.Random(2).randbytes(8 << 20))
+    mirror.create()
+    home.run("throttle", "db", "1MiB/s")
+    _interrupted(mirror, "initialize", "db")
+    assert home.status()["state"] == "uninitialized"
+    home.start_daemon()
+    wait_until(lambda: home.status()["state"] == "mirrored", "the record", 60)
+    home.run("break", "db")
+    home.run("serve", "db")
+    qemu_io(home.uri(), "write -P 1 0 8M")
+    assert home.status()["state"] == "broken-off"
+    home.stop_daemon()
+    _interrupted(mirror, "reverse", "db", "--yes")
+    home.start_daemon()
+    wait_until(lambda: home.status()["source"] == mirror.ends[1], "the record", 60)
+    assert home.status()["state"] == "mirrored"
+    assert "both ends report it: mirrored, epoch 2" in home.run("history", "db")
+    home.run("break", "db")
+    assert mirror.source.status()["role"] == "primary"
+    assert home.status()["state"] == "broken-off"
