@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -70,19 +70,20 @@ def test_twenty_breaks_in_a_row_while_runs_are_due_each_second(served: Served) -
 def test_a_break_from_a_process_beside_the_daemon(served: Served) -> None:
     quick_mirror(served)
     beside = Service(served.paths)
+
+    def updated() -> bool:
+        with suppress(MirrordError):
+            return served.service.update(NAME).status in ("done", "unchanged")
+        return False
+
     try:
-        seeds = itertools.count()
-
-        def runs() -> bool:
-            """(A run that finds no change is soon over.)"""
-            served.lab.change(served.lab.source(), next(seeds))
-            return served.row()["running"] is not None
-
-        for _ in range(5):
-            until(runs)
+        for number in range(5):
+            served.lab.change(served.lab.source(), number)
+            until(lambda: served.row()["running"] is not None)
             assert beside.break_off(NAME).status == "done"
             assert beside.status(NAME)[0].state == "broken-off"
             beside.resync(NAME, yes=True)
+            until(updated)  # pauses grow with each run in a row that was ended
     finally:
         beside.close()
 
