@@ -82,10 +82,11 @@ def uri_of(address: str) -> str:
 def unserve(mirror: LiveMirror) -> Result:
     """Disconnect the clients."""
     mirror.permit_initialized()
-    served = [end for end in (mirror.source, mirror.destination) if end.live_status().served]
-    for end in served:
-        end.live_unserve()
-    if not served:
+    found = [(end, end.live_status()) for end in (mirror.source, mirror.destination)]
+    for end, status in found:
+        if status.served or status.running:  # it may be served where that is not recorded
+            end.live_unserve()
+    if not any(status.served for _, status in found):
         return Result("already_unserved", f"'{mirror.name}' is not served.")
     return Result("done", f"'{mirror.name}' is not served any more; its clients are disconnected.")
 
