@@ -364,6 +364,10 @@ class ImageDriver(Driver, Live):
         """See `Live.live_verify`."""
         self._tell(f"verify {bytes_s:d}")
 
+    def live_verify_stop(self) -> None:
+        """See `Live.live_verify_stop`."""
+        self._tell("verify-stop")
+
     def live_repair(self) -> None:
         """See `Live.live_repair`."""
         self._tell("verify-resync")

@@ -10,13 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.core.errors import Refused
+from mirrord.core.errors import LinkLost, Refused
 from mirrord.core.live import LiveSetup
 from mirrord.drivers.image.driver import ImageDriver
+from mirrord.live import serving
 from mirrord.system import steps
+from mirrord.system.paths import Paths
 from tests.live.command import Mirror
-from tests.live.lab import small_file_system
+from tests.live.lab import small_file_system, wait_until
 from tests.support.service import takes_clients
+from tests.support.verbs import Service
 
 
 @pytest.fixture
@@ -100,6 +103,36 @@ def test_a_record_that_another_command_changes_meanwhile_is_read_again(
     waiting.join(60)
     assert done == [True] and not path.exists()
     assert end.live_status().served == ()
+
+
+def test_a_comparison_ends_when_the_images_are_out_of_sync_for_long(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, end = mirror.home, ImageDriver.at(str(mirror.source.path))
+    mirror.initialize("--policy", "sync")
+    definition = home.folder / "etc/mirrors.d/db.toml"
+    text = definition.read_text()
+    definition.write_text(text.replace("[site.", 'verify_rate = "1MiB/s"\n[site.', 1))
+    monkeypatch.setattr(serving, "_OUT_OF_SYNC_S", 0.5)
+
+    def leave_sync() -> None:
+        wait_until(lambda: end.live_status().verify.state == "running", "the comparison")
+        home.run("mode", "db", "async")
+        over.wait(20)
+        home.run("mode", "db", "sync")  # a comparison without a limit goes on then
+
+    over = threading.Event()
+    thread = threading.Thread(target=leave_sync)
+    thread.start()
+    service = Service(Paths(*(home.folder / name for name in ("etc", "state", "run"))))
+    try:
+        with pytest.raises(LinkLost, match="out of sync for"):
+            service.verify("db")
+        assert end.live_status().verify.state == "stopped"
+    finally:
+        over.set()
+        thread.join(60)
+        service.close()
 
 
 def test_unserve_ends_what_is_not_recorded(mirror: Mirror, tmp_path: Path) -> None:
