@@ -121,6 +121,10 @@ class Live(Volume):
         """Let a primary in sync compare both images, while clients write; 0: unlimited."""
 
     @abc.abstractmethod
+    def live_verify_stop(self) -> None:
+        """Let a primary end its comparison."""
+
+    @abc.abstractmethod
     def live_repair(self) -> None:
         """Let a primary copy what the last comparison found to differ. `Refused` when it found
         nothing, out of sync, or in the mode `strict-sync`.

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from mirrord.core.errors import MIRROR, NotFound, Refused, UsageError
+from mirrord.core.errors import MIRROR, MirrordError, NotFound, Refused, Unreachable, UsageError
 from mirrord.core.live import ImageFacts, LiveSetup, LiveStatus, Mode
 from mirrord.core.model import Role, Snapshot, VolumeFacts
 from mirrord.core.relationship import Relationship
@@ -189,6 +189,7 @@ class ImageDriver(Driver, Live):
             check_address(address)
         end = self._demand_end()
         with self.lock(f"mirrord {end.name}"):
+            end = self._demand_end()
             wanted = end._replace(peer=peer or end.peer)
             if link and (link.rpartition(":")[0] or link) != end.link.rpartition(":")[0]:
                 wanted = wanted._replace(link=self._process.address(link))
@@ -242,13 +243,6 @@ class ImageDriver(Driver, Live):
         with self.lock(f"mirrord {end.name}"):
             end = self._demand_end()
             where = address or f"unix:{paths.standard().run / end.name}.nbd"
-            added = tuple(network for network in allowed if network not in end.allowed)
-            for network in added:
-                self._process.ask(f"allow {network}")
-            end = end._replace(allowed=(*end.allowed, *added))
-            if where in end.served:
-                self._keep_served(end, end.served)
-                return where
             path = at_path(where)
             if not address:
                 paths.standard().make()
@@ -258,21 +252,40 @@ class ImageDriver(Driver, Live):
                 )
             if path is not None and not path.parent.is_dir():
                 raise NotFound("the folder of the socket does not exist", where=str(path.parent))
-            self._process.ask(f"serve {where}")
-            self._keep_served(end, (*end.served, where))
+            self._serve(end, where, allowed)
         return where
+
+    def _serve(self, end: _End, where: str, allowed: tuple[str, ...]) -> None:
+        """It is recorded first, so that `live_unserve` ends whatever clients can connect to."""
+        known = where in end.served
+        added = tuple(network for network in allowed if network not in end.allowed)
+        served = end.served if known else (*end.served, where)
+        self._keep_served(end._replace(allowed=(*end.allowed, *added)), served)
+        try:
+            for network in allowed:
+                self._process.ask(f"allow {network}")
+            # What is recorded may not be in force: an earlier call may have been killed.
+            with suppress(*([Refused] if known else [])):  # it listens there already
+                self._process.ask(f"serve {where}")
+        except MirrordError as error:
+            # Without an answer clients may be able to connect by now.
+            if not isinstance(error, Unreachable) or not self._process.is_running():
+                self._keep_served(end, end.served)
+            raise
 
     def live_unserve(self) -> bool:
         """See `Live.live_unserve`."""
         end = self._demand_end()
         with self.lock(f"mirrord {end.name}"):
+            end = self._demand_end()
             if self._process.is_running():
                 self._process.ask("unserve")
             for address in end.served:
                 path = at_path(address)
                 if path is not None:
                     path.unlink(missing_ok=True)
-            self._keep_served(end._replace(allowed=()), ())
+            if end.served or end.allowed:
+                self._keep_served(end._replace(allowed=()), ())
         return bool(end.served)
 
     def _keep_served(self, end: _End, served: tuple[str, ...]) -> None:
@@ -350,6 +363,10 @@ class ImageDriver(Driver, Live):
     def live_verify(self, bytes_s: int) -> None:
         """See `Live.live_verify`."""
         self._tell(f"verify {bytes_s:d}")
+
+    def live_verify_stop(self) -> None:
+        """See `Live.live_verify_stop`."""
+        self._tell("verify-stop")
 
     def live_repair(self) -> None:
         """See `Live.live_repair`."""

@@ -9,7 +9,7 @@ import ipaddress
 from contextlib import suppress
 
 from mirrord.core.errors import Damaged, LinkLost, MirrordError, Refused, UsageError
-from mirrord.core.live import Mode
+from mirrord.core.live import LiveStatus, Mode
 from mirrord.core.policies import FIXED
 from mirrord.core.results import Result
 from mirrord.core.units import format_size
@@ -24,6 +24,8 @@ _POLL_S = 0.2
 _MODE_S = 75.0
 #: How long a primary may take to begin a resync that it was told to do.
 _RESYNC_S = 30.0
+#: A comparison waits so long for an interrupted link.
+_OUT_OF_SYNC_S = 60.0
 
 
 def serve(mirror: LiveMirror, *, socket: str, listen: str, allowed: tuple[str, ...]) -> Result:
@@ -82,10 +84,11 @@ def uri_of(address: str) -> str:
 def unserve(mirror: LiveMirror) -> Result:
     """Disconnect the clients."""
     mirror.permit_initialized()
-    served = [end for end in (mirror.source, mirror.destination) if end.live_status().served]
-    for end in served:
-        end.live_unserve()
-    if not served:
+    found = [(end, end.live_status()) for end in (mirror.source, mirror.destination)]
+    for end, status in found:
+        if status.served or status.running:  # it may be served where that is not recorded
+            end.live_unserve()
+    if not any(status.served for _, status in found):
         return Result("already_unserved", f"'{mirror.name}' is not served.")
     return Result("done", f"'{mirror.name}' is not served any more; its clients are disconnected.")
 
@@ -114,8 +117,7 @@ def verify(mirror: LiveMirror, *, repair: bool) -> Result:
         )
     if status.verify.state != "running":
         end.live_verify(mirror.definition.verify.rate)
-    while (status := end.live_status()).verify.state == "running":
-        clock.sleep_s(_POLL_S)
+    status = _wait_compared(mirror, end)
     found = status.verify
     checked = format_size(found.checked_bytes)
     data = {"checked_bytes": found.checked_bytes, "differing_bytes": found.differing_bytes}
@@ -140,6 +142,27 @@ def verify(mirror: LiveMirror, *, repair: bool) -> Result:
         error.data = dict(data)
         raise error
     return Result("done", f"Both images of '{mirror.name}' are equal: {checked} compared.", data)
+
+
+def _wait_compared(mirror: LiveMirror, end: Live) -> LiveStatus:
+    """Wait for the end of a comparison. It is ended when it has stood still for too long."""
+    seen_s = clock.monotonic_s()
+    while (status := end.live_status()).verify.state == "running":
+        mirror.run.check_abort()
+        if status.in_sync:
+            seen_s = clock.monotonic_s()
+        if clock.monotonic_s() - seen_s > _OUT_OF_SYNC_S:
+            with suppress(MirrordError):
+                end.live_verify_stop()
+            raise LinkLost(
+                "the comparison was ended",
+                where=f"mirror '{mirror.name}'",
+                why=f"the images have been out of sync for {_OUT_OF_SYNC_S:g} s "
+                f"({status.reason or status.mode})",
+                hint=f"Run it again when 'mirrord status {mirror.name}' says in sync.",
+            )
+        clock.sleep_s(_POLL_S)
+    return status
 
 
 def _repaired(mirror: LiveMirror, end: Live, data: dict[str, int]) -> Result:

@@ -13,9 +13,9 @@ from mirrord.system import clock
 _POLL_S = 0.01
 
 
-def lock(path: Path, stack: ExitStack, patience_s: float) -> None:
-    """Lock an application until the stack is closed. path: `Pauser.lock_path`. patience_s: how long
-    to wait for another mirror; then `Busy`.
+def lock(path: Path, stack: ExitStack, patience_s: float) -> int:
+    """Lock an application until the stack is closed; returns the descriptor that is locked. path:
+    `Pauser.lock_path`. patience_s: how long to wait for another mirror; then `Busy`.
     """
     try:
         descriptor = _opened(path)
@@ -28,12 +28,13 @@ def lock(path: Path, stack: ExitStack, patience_s: float) -> None:
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
+            return descriptor
         except BlockingIOError:
             if clock.monotonic_s() > until_s:
                 raise Busy(
                     "another mirror pauses this application",
                     where=str(path),
+                    why="or its program, called by one that was killed, is still running",
                     hint="Run the same command again.",
                 ) from None
             clock.sleep_s(_POLL_S)

@@ -22,6 +22,9 @@ class Pauser(abc.ABC):
     others = False
     #: How long the pause may last, in seconds. The guard sets it before `check`.
     max_s = 1.0
+    #: The lock on `lock_path`, while `pause` and `resume` are called. A program that goes on when
+    #: this process is killed has to hold it.
+    held_lock: int | None = None
 
     def __init__(self, kind: str, argument: str) -> None:
         """`ValueError` says what is expected when the argument is malformed."""

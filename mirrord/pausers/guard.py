@@ -63,8 +63,10 @@ def run(order: Order) -> int:
             pausers = [open_pauser(text) for text in order.pausers]
             for one in pausers:
                 one.max_s = order.max_s
-            for path in sorted({path for one in pausers if (path := one.lock_path())}):
-                lock(path, stack, LOCK_WAIT_S)
+            places = [one.lock_path() for one in pausers]
+            held = {one: lock(one, stack, LOCK_WAIT_S) for one in sorted({*filter(None, places)})}
+            for one, place in zip(pausers, places, strict=True):
+                one.held_lock = held[place] if place else None
             for one in pausers:
                 one.check([Path(path) for path in order.written])
             paused = [LeftPaused(str(one), one.mark()) for one in pausers]

@@ -42,7 +42,9 @@ class HookPauser(Pauser):
 
     def _run(self, word: str, timeout_s: float) -> None:
         try:
-            done = command.run([*self._words, word], timeout_s=timeout_s)
+            # It goes on when this process is killed. Until it has ended, nobody else calls it.
+            words = [*self._words, word]
+            done = command.run(words, timeout_s=timeout_s, hold=self.held_lock)
         except (MirrordError, OSError) as error:
             raise self.failed(f"the program failed to {word}", why=str(error), hint=_FIX) from error
         if done.status:

@@ -105,7 +105,8 @@ def _resumed(one: LeftPaused, patience_s: float) -> str:
         with closing(open_pauser(one.pauser)) as pauser, ExitStack() as stack:
             if pauser.find(one.mark):
                 if place := pauser.lock_path():
-                    lock(place, stack, patience_s)  # another mirror's pause of it is not ended
+                    # Another mirror's pause of it is not ended.
+                    pauser.held_lock = lock(place, stack, patience_s)
                 pauser.resume()
     except (MirrordError, OSError) as error:
         return str(error)

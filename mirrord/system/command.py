@@ -1,4 +1,4 @@
-"""The one place that starts other programs: argument lists only, never a shell."""
+"""The one place that starts other programs: argument lists only, which no shell interprets."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ _CHECK_EVERY_S = 0.1
 
 #: For `start`: no input, or output is discarded.
 NO_INPUT = subprocess.DEVNULL
+#: Runs the program that its arguments name, and holds its own input open meanwhile. It is in that
+#: program's process group: the trap is for one that ends its children by a signal to the group.
+_HOLDING = ("/bin/sh", "-c", 'trap : TERM; "$@" </dev/null; exit $?', "sh")
 #: For `start`: a pipe, available as an attribute of the process.
 PIPE = subprocess.PIPE
 Process = subprocess.Popen[bytes]
@@ -48,18 +51,22 @@ def run(
     environment: Mapping[str, str] | None = None,
     output_bytes_max: int = _OUTPUT_BYTES_MAX,
     given: bytes | None = None,
+    hold: int | None = None,
     check: Callable[[], None] | None = None,
 ) -> Result:
     """Run a program to its end. `IoFailed` when it takes longer than that.
 
-    given: its input; None: it has none. check: called ten times a second; an error that it raises
-    ends the program and all its children.
+    given: its input; None: it has none. hold: a descriptor to keep open until the program itself
+    has ended, even if this process is killed; what it leaves running does not inherit it. check:
+    called ten times a second; an error that it raises ends the program and all its children.
     environment: variables set in addition to those of this process. output_bytes_max: how much of
     the end of its output is returned. On a timeout the children of the program are killed as well.
     """
+    assert given is None or hold is None, arguments
+    no_input = NO_INPUT if hold is None else hold
     process = subprocess.Popen(
-        list(arguments),
-        stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
+        [*(() if hold is None else _HOLDING), *arguments],
+        stdin=no_input if given is None else subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,

@@ -215,6 +215,7 @@ METHODS: Mapping[str, Method] = {
         Method(Live, "live_resync", _ANY, "copy an image", since=3),
         Method(Live, "live_copy_rate", _ANY, "limit a copy", since=3),
         Method(Live, "live_verify", _ANY, "compare images", since=3),
+        Method(Live, "live_verify_stop", _ANY, "compare images", since=3),
         Method(Live, "live_repair", _ANY, "copy an image", since=3),
         Method(Live, "live_break", _REMOVE, "make a replica writable", since=3),
         Method(Live, "live_rejoin", _REMOVE, "overwrite an image", since=3),

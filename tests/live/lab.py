@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from tests.support.btrfs import unmount
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -398,4 +399,4 @@ def small_file_system(folder: Path, size: str) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        subprocess.run(["umount", folder], check=True)
+        unmount(folder)

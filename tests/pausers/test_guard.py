@@ -14,8 +14,9 @@ import pytest
 
 from mirrord.core.errors import PauseFailed
 from mirrord.pausers.guard import Order
-from mirrord.pausers.record import resume_left
+from mirrord.pausers.record import left_in, resume_left
 from mirrord.pausers.session import Guard
+from tests.pausers.test_record import program
 from tests.support.cgroups import Cgroup
 from tests.support.service import until
 from tests.support.unit import ROOT
@@ -109,6 +110,37 @@ def test_the_guard_is_killed(app: Cgroup, record: Path) -> None:
         guard.resume()
     guard.close()
     assert not app.asked() and not record.exists()
+
+
+def test_a_program_that_outlives_its_guard_is_waited_for(record: Path, tmp_path: Path) -> None:
+    """What it pauses after the death of the guard is resumed, too."""
+    began, end, log = tmp_path / "began", tmp_path / "end", tmp_path / "log"
+    wait = f"touch {began}; until [ -e {end} ]; do sleep 0.05; done"
+    made = program(tmp_path, f"[ $1 = resume ] || {{ {wait}; }}\necho $1 >> {log}")
+    guard = started(order(record, f"hook:{made}"))
+    guard.ask_pause()
+    until(began.exists)
+    os.kill(guard.pid, signal.SIGKILL)
+    with pytest.raises(PauseFailed, match="has ended"):
+        guard.paused()
+    [left] = resume_left(record, 0)
+    assert "is still running" in left.why and left_in(record) == [left] and not log.exists()
+    end.touch()
+    guard.close()
+    assert log.read_text().split() == ["pause", "resume"] and not record.exists()
+
+
+def test_what_a_program_leaves_running_is_not_waited_for(record: Path, tmp_path: Path) -> None:
+    """Such as a session of a database that locks its tables until `resume` ends it."""
+    pid, resumed = tmp_path / "pid", tmp_path / "resumed"
+    session = f"sleep 100 > /dev/null 2>&1 & echo $! > {pid}"
+    resume = f"kill $(cat {pid}) && touch {resumed}"
+    made = program(tmp_path, f"if [ $1 = pause ]; then {session}; else {resume}; fi")
+    guard = started(order(record, f"hook:{made}"))
+    guard.pause()
+    os.kill(guard.pid, signal.SIGKILL)
+    guard.close()
+    assert resumed.exists() and not record.exists()
 
 
 def test_both_are_killed_and_the_next_command_resumes(app: Cgroup, record: Path) -> None:

@@ -46,6 +46,6 @@ CALLS: dict[str, tuple[object, ...]] = {
     "live_copy_rate": (0,), "live_window": ("1048576",), "live_answer_within": (4000, None),
     "live_merge": (True,), "live_traffic": (1 << 20, False, True),
     "live_await_full": (0.0,), "live_record": (True,), "live_recorded": (),
-    "live_verify": (0,), "live_repair": (),
+    "live_verify": (0,), "live_verify_stop": (), "live_repair": (),
     "live_break": (), "live_rejoin": (), "live_reclaim": (), "live_remove": (),
 }  # fmt: skip

@@ -1,0 +1,144 @@
+"""What is recorded of where clients connect, and what the process does, agree."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mirrord.core.errors import LinkLost, Refused
+from mirrord.core.live import LiveSetup
+from mirrord.drivers.image.driver import ImageDriver
+from mirrord.live import serving
+from mirrord.system import steps
+from mirrord.system.paths import Paths
+from tests.live.command import Mirror
+from tests.live.lab import small_file_system, wait_until
+from tests.support.service import takes_clients
+from tests.support.verbs import Service
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    with small_file_system(tmp_path / "small", "3m") as made:
+        yield made
+
+
+@pytest.fixture
+def end(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ImageDriver]:
+    """A primary that runs, on a small file system."""
+    monkeypatch.setenv("MIRRORD_HOME", str(tmp_path / "home"))
+    image = folder / "db.img"
+    with image.open("wb") as file:
+        file.truncate(1 << 20)
+    made = ImageDriver.at(str(image))
+    made.live_create(LiveSetup("m1", "db", "primary", "0" * 31 + "1", True, 1 << 20))
+    assert made.live_start("127.0.0.1", "").running
+    yield made
+    made.live_remove()
+
+
+def test_nobody_can_connect_where_that_is_not_recorded(
+    end: ImageDriver, folder: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "nbd"
+    full = folder / "full"
+    with pytest.raises(OSError, match="No space left"), full.open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+    with pytest.raises(OSError, match="No space left"):
+        end.live_serve(f"unix:{path}")
+    assert not path.exists() and end.live_status().served == ()
+    full.unlink()
+    end.live_serve(f"unix:{path}")
+    assert takes_clients(path)
+
+
+def test_what_is_refused_is_not_recorded(end: ImageDriver, tmp_path: Path) -> None:
+    """It would keep the process from starting again."""
+    path = tmp_path / "nbd"
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        other.listen()
+        with pytest.raises(Refused, match="in use"):
+            end.live_serve(f"unix:{path}")
+    assert end.live_status().served == ()
+
+
+def test_what_is_recorded_and_not_in_force_is_served_by_the_next_call(
+    end: ImageDriver, tmp_path: Path
+) -> None:
+    path = tmp_path / "nbd"
+
+    def die(label: str) -> None:
+        if label.startswith("IMAGE:PROCESS:CONFIG"):
+            raise KeyboardInterrupt
+
+    steps.observe(die)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            end.live_serve(f"unix:{path}")
+    finally:
+        steps.observe(None)
+    assert end.live_status().served == (f"unix:{path}",) and not path.exists()
+    for _ in range(2):
+        assert end.live_serve(f"unix:{path}") == f"unix:{path}"
+        assert takes_clients(path)
+
+
+def test_a_record_that_another_command_changes_meanwhile_is_read_again(
+    end: ImageDriver, tmp_path: Path
+) -> None:
+    path, other = tmp_path / "nbd", ImageDriver.at(end.location)
+    done: list[bool] = []
+    waiting = threading.Thread(target=lambda: done.append(other.live_unserve()))
+    with end.lock("test"):
+        waiting.start()
+        time.sleep(0.3)  # it has read the record then, and waits for the lock
+        end.live_serve(f"unix:{path}")
+    waiting.join(60)
+    assert done == [True] and not path.exists()
+    assert end.live_status().served == ()
+
+
+def test_a_comparison_ends_when_the_images_are_out_of_sync_for_long(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, end = mirror.home, ImageDriver.at(str(mirror.source.path))
+    mirror.initialize("--policy", "sync")
+    definition = home.folder / "etc/mirrors.d/db.toml"
+    text = definition.read_text()
+    definition.write_text(text.replace("[site.", 'verify_rate = "1MiB/s"\n[site.', 1))
+    monkeypatch.setattr(serving, "_OUT_OF_SYNC_S", 0.5)
+
+    def leave_sync() -> None:
+        wait_until(lambda: end.live_status().verify.state == "running", "the comparison")
+        home.run("mode", "db", "async")
+        over.wait(20)
+        home.run("mode", "db", "sync")  # a comparison without a limit goes on then
+
+    over = threading.Event()
+    thread = threading.Thread(target=leave_sync)
+    thread.start()
+    service = Service(Paths(*(home.folder / name for name in ("etc", "state", "run"))))
+    try:
+        with pytest.raises(LinkLost, match="out of sync for"):
+            service.verify("db")
+        assert end.live_status().verify.state == "stopped"
+    finally:
+        over.set()
+        thread.join(60)
+        service.close()
+
+
+def test_unserve_ends_what_is_not_recorded(mirror: Mirror, tmp_path: Path) -> None:
+    mirror.initialize()
+    path = tmp_path / "nbd"
+    mirror.source.ask("serve", f"unix:{path}")
+    assert takes_clients(path)
+    mirror.home.run("unserve", "db")
+    assert not takes_clients(path)
