@@ -158,5 +158,5 @@ def delete_snapshot(place: Layout, one: SnapshotEntry, where: str) -> None:
     parts = inner_parts(one)
     store.demand_deletable(place, one, where, parts)
     drop(place, one)
-    store.delete(place, one, where, parts)
+    store.remove(place, one, parts)
     nested.sweep(place)

@@ -142,7 +142,7 @@ def rollback(
         set_aside()
     else:
         layout.make_store("BTRFS:ROLLBACK", place, public=True)
-        if _mirror_id(place) != mirror_id:
+        if legible_mirror_id(place) != mirror_id:
             layout.write_mirror_id("BTRFS:ROLLBACK:MIRROR", place, mirror_id)
         if place.shown_wrapper() != target.wrapper.name:
             files.switch_link("BTRFS:ROLLBACK:SHOW", link, place.view)
@@ -151,7 +151,7 @@ def rollback(
     return kept
 
 
-def _mirror_id(place: Layout) -> str:
+def legible_mirror_id(place: Layout) -> str:
     """The id of the mirror; "" also when the record cannot be read."""
     try:
         return layout.read_mirror_id(place)

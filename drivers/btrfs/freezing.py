@@ -72,7 +72,8 @@ class Freeze:
                     raise _changing(where)
             except (OSError, MirrordError):
                 _thaw(place)
-                files.remove_file("BTRFS:FREEZE:FAILED", place.frozen_file)
+                with contextlib.suppress(OSError):  # the error to report is the first one
+                    files.remove_file("BTRFS:FREEZE:FAILED", place.frozen_file)
                 raise
             files.sync_filesystem("BTRFS:FREEZE:SYNC", place.view)
             self._held = stack.pop_all()

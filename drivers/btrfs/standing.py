@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 
 from mirrord.core.errors import Damaged
@@ -44,10 +43,9 @@ def demand_copy(place: Layout, mirror_id: str, where: str) -> None:
     """Refuse a location that shows no snapshot, or is the destination of another mirror."""
     if place.shown_wrapper() is None:
         raise refusals.not_a_mirror(where)
-    with contextlib.suppress(Damaged):
-        owner = layout.read_mirror_id(place)
-        if owner not in ("", mirror_id):
-            raise refusals.other_mirror(where, owner)
+    owner = failover.legible_mirror_id(place)
+    if owner not in ("", mirror_id):
+        raise refusals.other_mirror(where, owner)
 
 
 def _role_of_folder(place: Layout) -> tuple[Role, tuple[str, ...]]:

@@ -144,6 +144,11 @@ def delete(place: Layout, one: SnapshotEntry, where: str, parts: Collection[str]
     subvolumes that belong to it.
     """
     demand_deletable(place, one, where, parts)
+    remove(place, one, parts)
+
+
+def remove(place: Layout, one: SnapshotEntry, parts: Collection[str] = ()) -> None:
+    """The same for a snapshot that passed `demand_deletable`."""
     subvolume.delete_all("BTRFS:DELETE:SUBVOLUME", one.path, parts)
     sweep(place)
     if place.live:  # do not force out users' writes that are in memory

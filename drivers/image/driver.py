@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from mirrord.core.errors import MIRROR, MirrordError, NotFound, Refused, Unreachable, UsageError
 from mirrord.core.live import ImageFacts, LiveSetup, LiveStatus, Mode
@@ -301,13 +301,7 @@ class ImageDriver(Driver, Live):
         """See `Live.live_window`."""
         if not re.fullmatch(r"[0-9]+|[0-9.e+-]+s", window):
             raise UsageError(f"'{window}' is not a window of semi-sync")
-        end = self._demand_end()
-        with self.lock(f"mirrord {end.name}"):
-            end = self._demand_end()._replace(window=window)
-            self._record(end)
-            self._process.write_config(self._lines(end))
-            if self._process.status().running:
-                self._process.ask(f"window {window}")
+        self._keep({"window": window}, f"window {window}")
 
     def live_answer_within(self, within_us: int, lag_bytes: int | None) -> None:
         """See `Live.live_answer_within`."""
@@ -320,16 +314,12 @@ class ImageDriver(Driver, Live):
 
     def live_traffic(self, merge_above_bytes: int, compress: bool, durable: bool) -> None:
         """See `Live.live_traffic`."""
-        end = self._demand_end()
-        with self.lock(f"mirrord {end.name}"):
-            end = self._demand_end()
-            end = end._replace(merge_above=merge_above_bytes, compress=compress, durable=durable)
-            self._record(end)
-            self._process.write_config(self._lines(end))
-            if self._process.status().running:
-                self._process.ask(f"merge-above {merge_above_bytes:d}")
-                self._process.ask(f"compress {'on' if compress else 'off'}")
-                self._process.ask(f"durable {'on' if durable else 'off'}")
+        self._keep(
+            {"merge_above": merge_above_bytes, "compress": compress, "durable": durable},
+            f"merge-above {merge_above_bytes:d}",
+            f"compress {'on' if compress else 'off'}",
+            f"durable {'on' if durable else 'off'}",
+        )
 
     def live_await_full(self, patience_s: float) -> bool:
         """See `Live.live_await_full`."""
@@ -352,13 +342,7 @@ class ImageDriver(Driver, Live):
 
     def live_copy_rate(self, bytes_s: int) -> None:
         """See `Live.live_copy_rate`."""
-        end = self._demand_end()
-        with self.lock(f"mirrord {end.name}"):
-            end = self._demand_end()._replace(copy_rate=bytes_s)
-            self._record(end)
-            self._process.write_config(self._lines(end))
-            if self._process.status().running:
-                self._process.ask(f"copy-rate {bytes_s:d}")
+        self._keep({"copy_rate": bytes_s}, f"copy-rate {bytes_s:d}")
 
     def live_verify(self, bytes_s: int) -> None:
         """See `Live.live_verify`."""
@@ -383,6 +367,17 @@ class ImageDriver(Driver, Live):
     def live_reclaim(self) -> None:
         """See `Live.live_reclaim`."""
         self._tell("reclaim")
+
+    def _keep(self, settings: dict[str, Any], *lines: str) -> None:
+        """Record settings of the end, by field, and tell them to its process, if that runs."""
+        end = self._demand_end()
+        with self.lock(f"mirrord {end.name}"):
+            end = self._demand_end()._replace(**settings)
+            self._record(end)
+            self._process.write_config(self._lines(end))
+            if self._process.status().running:
+                for line in lines:
+                    self._process.ask(line)
 
     def _tell(self, line: str) -> None:
         end = self._demand_end()

@@ -33,7 +33,7 @@ def look_after(mirror: LiveMirror) -> None:
         for end, found in ends:
             if found is not None and found.volume and not found.running:
                 end.live_start("", "")
-    if _has_turned(mirror, reading) or mirror.state is State.UNINITIALIZED:
+    if _record_roles(mirror, reading) or mirror.state is State.UNINITIALIZED:
         return
     primary = reading.primary
     if primary is None:
@@ -47,7 +47,7 @@ def look_after(mirror: LiveMirror) -> None:
                 _apply(mirror, primary, directive)
 
 
-def _has_turned(mirror: LiveMirror, reading: LiveReading) -> bool:
+def _record_roles(mirror: LiveMirror, reading: LiveReading) -> bool:
     """Record what the ends are, where a command was interrupted or the catalogue was lost; returns
     whether their roles are not those that this `mirror` was opened with.
     """

@@ -34,7 +34,7 @@ def lock(path: Path, stack: ExitStack, patience_s: float) -> int:
                 raise Busy(
                     "another mirror pauses this application",
                     where=str(path),
-                    why="or its program, called by one that was killed, is still running",
+                    why="or its hook program, which a killed process has left, is still running",
                     hint="Run the same command again.",
                 ) from None
             clock.sleep_s(_POLL_S)

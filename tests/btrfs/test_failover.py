@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.system import steps
 from tests.btrfs.pair import MIRROR, Pair, request, same, stream_of, update
 from tests.support import btrfs
+from tests.support.service import until
 
 _FREEZE_AND_DIE = """\
 import os, signal, sys
@@ -420,9 +420,7 @@ def test_the_record_of_a_freeze_that_ended_by_itself_thaws_nothing_later(pair: P
     pair.initialize()
     words = [sys.executable, "-c", _FREEZE_AND_DIE, str(pair.home)]
     assert subprocess.run(words).returncode == -signal.SIGKILL
-    until_s = time.monotonic() + 30
-    while subvolume.info(pair.home).read_only and time.monotonic() < until_s:
-        time.sleep(0.05)
+    until(lambda: not subvolume.info(pair.home).read_only)
     pair.source.thaw()  # what recovery does
     owner = ["btrfs", "property", "set", "-ts", str(pair.home), "ro", "true"]
     subprocess.run(owner, check=True)

@@ -57,13 +57,6 @@ def put_back(driver: Driver, older: Relationship) -> None:
     driver.relate(older, 0)
 
 
-def forget_catalogue(world: World) -> None:
-    world.close()
-    for path in world.paths.state.glob("catalogue.sqlite*"):
-        path.unlink()
-    world.again()
-
-
 def other_world(world: World, lab: Lab, home: Path) -> World:
     """Another host with the same definition."""
     other = World(lab, home)
@@ -130,7 +123,7 @@ def test_no_verb_needs_the_catalogue(world: World, verb: str, what: str) -> None
     world.service.break_off(NAME)
     world.service.resync(NAME, yes=True)
     world.lab.change(world.lab.source(), 30)
-    forget_catalogue(world)
+    world.forget_catalogue()
     if what == "old":
         world.close()
         shutil.copytree(old, world.paths.state, dirs_exist_ok=True)
@@ -147,7 +140,7 @@ def test_an_end_that_was_put_back_is_brought_up(world: World, verb: str, which: 
     world.service.resync(NAME, yes=True)
     world.lab.change(world.lab.source(), 30)
     put_back(getattr(world.lab, which)(), older)
-    forget_catalogue(world)
+    world.forget_catalogue()
     _as_ever(world, verb)
 
 
@@ -271,7 +264,7 @@ def test_a_catalogue_of_an_earlier_time_does_not_turn_a_mirror(world: World) -> 
     old = world.home / "old"
     shutil.copytree(world.paths.state, old)
     world.again().reverse(NAME, yes=True)
-    forget_catalogue(world)
+    world.forget_catalogue()
     world.close()
     shutil.copytree(old, world.paths.state, dirs_exist_ok=True)
     world.again()
@@ -292,7 +285,7 @@ def test_sites_may_be_renamed_and_moved_in_the_definition(world: World) -> None:
     assert here == there and here.epoch == 5
     assert [site.name for site in here.sites] == ["berlin", "secondary"]
     assert world.status()["source"] == world.end("destination")
-    forget_catalogue(world)
+    world.forget_catalogue()
     file.write_text(file.read_text().replace("site.secondary", "site.dr"))
     world.again().update(NAME)
     here, there = records(world)

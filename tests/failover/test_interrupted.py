@@ -199,9 +199,11 @@ def test_a_planned_reverse_that_is_given_up_after_its_last_update(world: World) 
             raise Crash(label)
 
     steps.observe(observer)
-    with pytest.raises(Crash):
-        world.service.reverse(NAME, yes=True)
-    steps.observe(None)
+    try:
+        with pytest.raises(Crash):
+            world.service.reverse(NAME, yes=True)
+    finally:
+        steps.observe(None)
     world.again()
     world.service.abort(NAME, hard=True)
     assert world.status()["state"] == "mirrored" and world.status()["problems"] == []

@@ -101,9 +101,11 @@ def test_a_half_done_restore_is_not_forgotten_by_a_hard_abort_without_it(site: R
             raise KeyboardInterrupt
 
     steps.observe(crash)
-    with pytest.raises(KeyboardInterrupt):
-        site.service.restore_all("home", snapshot=None, yes=True)
-    steps.observe(None)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            site.service.restore_all("home", snapshot=None, yes=True)
+    finally:
+        steps.observe(None)
     site.close_links()
     site.proxy.refuse()
     error, hint = one_error(site.cli("abort", "home", "--hard").stderr)

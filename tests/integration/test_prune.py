@@ -116,10 +116,7 @@ def test_a_clock_that_leaps_ahead_takes_nothing(block: World, calendar: Calendar
     world.service.update(NAME)
     assert before <= set(names(world, "destination"))
     assert world.in_step()
-    world.close()
-    for path in world.paths.catalogue.parent.glob(f"{world.paths.catalogue.name}*"):
-        path.unlink()
-    world.again()
+    world.forget_catalogue()
     world.lab.change(world.lab.source(), 52)
     world.service.update(NAME)
     assert before <= set(names(world, "destination")), "nobody has accepted these times"

@@ -55,6 +55,13 @@ class World:
         self.service = Service(self.paths)
         return self.service
 
+    def forget_catalogue(self) -> None:
+        """The catalogue is lost; a new service."""
+        self.close()
+        for path in self.paths.state.glob("catalogue.sqlite*"):
+            path.unlink()
+        self.again()
+
     def clean_up(self) -> None:
         """The test is over."""
         self.close()
