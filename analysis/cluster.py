@@ -22,7 +22,7 @@ from mirrord.traces.model import BLOCK, Batch
 from mirrord.traces.store import TraceFile
 
 #: Timeout for the connection to the scheduler, seconds.
-_CONNECT_S = 10
+_CONNECT_S = 30
 
 
 def replay_on(

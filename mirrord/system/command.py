@@ -19,7 +19,7 @@ _CHECK_EVERY_S = 0.1
 NO_INPUT = subprocess.DEVNULL
 #: Runs the program that its arguments name, and holds its own input open meanwhile. It is in that
 #: program's process group: the trap is for one that ends its children by a signal to the group.
-_HOLDING = ("/bin/sh", "-c", 'trap : TERM; "$@" </dev/null; exit $?', "sh")
+_HOLDING = ("/bin/sh", "-c", 'trap true TERM; "$@" </dev/null; exit $?', "sh")
 #: For `start`: a pipe, available as an attribute of the process.
 PIPE = subprocess.PIPE
 Process = subprocess.Popen[bytes]

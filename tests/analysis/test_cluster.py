@@ -167,7 +167,8 @@ def test_the_report_of_a_cluster_is_the_same(
     said = []
     for more in ([], ["--cluster", cluster]):
         words = ["analyze", "risk", path, "--schedule", "*/10 * * * *", "--json", *more]
-        assert run(words) == 0
-        said.append(capsys.readouterr().out)
+        status, done = run(words), capsys.readouterr()
+        assert status == 0, done.err
+        said.append(done.out)
     assert said[0] == said[1]
     assert json.loads(said[0])["traces"][0]["schedules"]

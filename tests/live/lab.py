@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from tests.support.btrfs import unmount
+from tests.support.mounts import unmount
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]

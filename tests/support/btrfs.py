@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.files import change, digest, fill, reflink
+from tests.support.mounts import unmount
 
 __all__ = ["change", "close_shared", "digest", "filesystem", "fill", "folders", "make_subvolume"]
 __all__ += ["reflink", "require_btrfs", "scrub", "unmount"]
@@ -132,12 +133,6 @@ def _clear(folder: Path) -> None:
     if inner:
         subprocess.run(["btrfs", "-q", "subvolume", "delete", *inner], check=True)
     shutil.rmtree(folder)
-
-
-def unmount(mount: Path) -> None:
-    """Unmount, also when a child that was killed is still on its way out."""
-    if subprocess.run(["umount", mount], check=False, capture_output=True).returncode != 0:
-        subprocess.run(["umount", "--lazy", mount], check=True)
 
 
 def scrub(path: Path) -> None:
