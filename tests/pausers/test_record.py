@@ -15,8 +15,8 @@ from mirrord.core.pause import LeftPaused
 from mirrord.pausers.record import add, left_in, recorded, resume_left
 from mirrord.pausers.registry import open_pauser
 from mirrord.system import clock
-from tests.support.mounts import unmount
 from tests.support.cgroups import Cgroup
+from tests.support.mounts import unmount
 from tests.support.service import until
 
 
