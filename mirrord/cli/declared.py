@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import inspect
 import types
-import typing
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
 
-import typer
-
-from mirrord.cli.output import Json, answer, confirm, running, show
+from mirrord.cli.output import answer, confirm, running, show
 from mirrord.control.command import Argument, Call, Command, Option, Parameter, Runner
 from mirrord.control.methods import declared, methods
 from mirrord.core.errors import Aborted, UsageError
@@ -22,53 +20,103 @@ _Commands = list[Command[..., Any]]
 
 def functions(module: types.ModuleType) -> dict[str, Callable[..., int]]:
     """The functions for typer of a module's commands, by the words that call them."""
+    from mirrord.cli.options import with_parameters
+
+    found = {}
+    for words, commands in _groups(module).items():
+        ended = any(command.ended_by for command in commands)
+        found[words] = with_parameters(
+            partial(_called, commands), _parameters(commands).values(), foreground=ended
+        )
+        found[words].__doc__ = commands[0].doc
+    return found
+
+
+def call_of(module: types.ModuleType, line: list[str]) -> Callable[[], int] | None:
+    """The work of a command line of plain words, for which typer, whose import takes as long as an
+    update, need not be asked; None for any other line.
+    """
+    for words, commands in _groups(module).items():
+        own = words.split()
+        if line[: len(own)] == own:
+            given = plain(_parameters(commands), line[len(own) :])
+            return None if given is None else partial(_called, commands, **given)
+    return None
+
+
+def plain(shown: Mapping[str, Parameter], words: Iterable[str]) -> dict[str, Any] | None:
+    """The arguments that typer makes of these words; None when there is more to it than to sort
+    them: help, what is missing or wrong, other forms of options, other types.
+    """
+    flags = {flag: each for each in shown.values() for flag in each.flags if _is_option(each)}
+    places = [each for each in shown.values() if not _is_option(each)]
+    given: dict[str, Any] = {"as_json": False}
+    rest = iter(words)
+    for word in rest:
+        if word == "--json":
+            given["as_json"] = True
+            continue
+        parameter = flags.get(word)
+        if parameter is None:
+            if not places:
+                return None
+            parameter = places[0] if places[0].is_many else places.pop(0)
+        elif parameter.kind is bool:
+            given[parameter.name] = True
+            continue
+        else:
+            word = next(rest, "-")
+        if parameter.one is not str or word.startswith("-"):
+            return None
+        if parameter.is_many:
+            given.setdefault(parameter.name, []).append(word)
+        elif given.setdefault(parameter.name, word) != word:
+            return None
+    for name, each in shown.items():
+        if name not in given and each.default is inspect.Parameter.empty:
+            return None
+        given.setdefault(name, None if each.default in ("", ()) else each.default)
+    return given
+
+
+def _is_option(parameter: Parameter) -> bool:
+    return isinstance(parameter.shown, Option)
+
+
+def _groups(module: types.ModuleType) -> dict[str, _Commands]:
+    """A module's commands, by the words that call them."""
     found: dict[str, _Commands] = {}
     for command in declared(module):
         found.setdefault(command.words, []).append(command)
-    return {words: _function_of(same) for words, same in found.items()}
+    return found
 
 
-def _function_of(commands: _Commands) -> Callable[..., int]:
-    """What typer calls for the commands that share their words: one of them is chosen by what is
-    given.
-    """
+def _called(commands: _Commands, *, as_json: bool, foreground: bool = False, **given: Any) -> int:
+    """Run one of the commands that share their words, chosen by what is given."""
     shown = _parameters(commands)
-
-    def called(*, as_json: bool, foreground: bool = False, **given: Any) -> int:
-        given = {name: _checked(shown[name], value) for name, value in given.items()}
-        given = {name: value for name, value in given.items() if value is not None}
-        command = _chosen(commands, shown, given)
-        call = command(
-            **{each.name: given[each.name] for each in command.parameters if each.name in given}
-        )
-        is_verb = command.result is Result
-        with running(quiet=as_json or not is_verb) as runner:
-            found = runner.run(call)
-            if is_verb and found.status == "confirmation-required":
-                confirm(found, command=call.line(), as_json=as_json)
-                found = runner.run(call._replace(arguments={**call.arguments, "yes": True}))
-            if foreground:
-                _stay(runner, found, methods()[command.ended_by](call.mirror))
-                return 0
-        if is_verb:
-            show(found, as_json=as_json)
-            return 1 if found.status in ("refused", "different", "unproven") else 0
-        assert command.text is not None, command.name
-        defaults = {each.name: each.default for each in command.parameters}
-        lines = command.text(found, {**defaults, **call.arguments})
-        answer(command.document(found), lines, as_json=as_json)
-        return 0
-
-    parameters = [_for_typer(each) for each in shown.values()]
-    if any(command.ended_by for command in commands):
-        parameters.append(_FOREGROUND)
-    json = inspect.Parameter(
-        "as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json
+    given = {name: _checked(shown[name], value) for name, value in given.items()}
+    given = {name: value for name, value in given.items() if value is not None}
+    command = _chosen(commands, shown, given)
+    call = command(
+        **{each.name: given[each.name] for each in command.parameters if each.name in given}
     )
-    called.__signature__ = inspect.Signature([*parameters, json])  # type: ignore[attr-defined]
-    called.__annotations__ = {each.name: each.annotation for each in [*parameters, json]}
-    called.__doc__ = commands[0].doc
-    return called
+    is_verb = command.result is Result
+    with running(quiet=as_json or not is_verb) as runner:
+        found = runner.run(call)
+        if is_verb and found.status == "confirmation-required":
+            confirm(found, command=call.line(), as_json=as_json)
+            found = runner.run(call._replace(arguments={**call.arguments, "yes": True}))
+        if foreground:
+            _stay(runner, found, methods()[command.ended_by](call.mirror))
+            return 0
+    if is_verb:
+        show(found, as_json=as_json)
+        return 1 if found.status in ("refused", "different", "unproven") else 0
+    assert command.text is not None, command.name
+    defaults = {each.name: each.default for each in command.parameters}
+    lines = command.text(found, {**defaults, **call.arguments})
+    answer(command.document(found), lines, as_json=as_json)
+    return 0
 
 
 def _stay(runner: Runner, found: Result, end: Call[Any]) -> None:
@@ -79,16 +127,6 @@ def _stay(runner: Runner, found: Result, end: Call[Any]) -> None:
             clock.sleep_s(3600)
     except Aborted:
         print(runner.run(end).text)
-
-
-_FOREGROUND = inspect.Parameter(
-    "foreground",
-    inspect.Parameter.KEYWORD_ONLY,
-    default=False,
-    annotation=Annotated[
-        bool, typer.Option("--foreground", help="Stay until Ctrl-C, and undo it then.")
-    ],
-)
 
 
 def _switch(command: Command[..., Any]) -> str:
@@ -150,30 +188,3 @@ def _checked(parameter: Parameter, value: Any) -> Any:
     if isinstance(parameter.shown, Option) and isinstance(value, str) and not value.strip():
         raise UsageError(f"{_title(parameter)} is empty", hint="Omit it, or give a value.")
     return tuple(value) if isinstance(value, list) else value
-
-
-def _for_typer(parameter: Parameter) -> inspect.Parameter:
-    kind, default, shown = parameter.kind, parameter.default, parameter.shown
-    if typing.get_origin(kind) is types.UnionType:
-        kind = next(one for one in typing.get_args(kind) if one is not type(None))
-    many = typing.get_origin(kind) is tuple
-    if many:
-        kind = list[str]
-    if many or default in ("", None):
-        kind, default = kind | None, None
-    if isinstance(shown, Argument):
-        info: Any = typer.Argument(metavar=shown.metavar, help=shown.help)
-    else:
-        info = typer.Option(
-            *parameter.flags,
-            metavar=shown.metavar,
-            help=shown.help,
-            min=1 if shown.most else None,
-            max=shown.most,
-        )
-    return inspect.Parameter(
-        parameter.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=default,
-        annotation=Annotated[kind, info],
-    )

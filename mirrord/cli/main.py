@@ -68,6 +68,17 @@ def _functions(name: str) -> dict[str, Callable[..., Any]]:
     return found
 
 
+def _plain(arguments: list[str]) -> Callable[[], int] | None:
+    """The work of a command line that needs no typer."""
+    for module_name in modules_of(arguments[0]):
+        if ".control." in module_name:
+            from mirrord.cli.declared import call_of
+
+            if call := call_of(importlib.import_module(module_name), arguments):
+                return call
+    return None
+
+
 def _wanted(arguments: list[str]) -> list[str]:
     """The commands to load: the one that is called, or all for completion."""
     first = next((word for word in arguments if not word.startswith("-")), None)
@@ -93,6 +104,8 @@ def _called(arguments: list[str]) -> int:
 
         print(f"mirrord {__version__}")
         return 0
+    if first and (call := _plain(arguments)):
+        return call()
     status = build(_wanted(arguments))(args=arguments, prog_name="mirrord", standalone_mode=False)
     return status if isinstance(status, int) else 0
 

@@ -6,17 +6,13 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from mirrord.core.errors import Refused
 
 if TYPE_CHECKING:
     from mirrord.control.command import Runner
     from mirrord.core.results import Result
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON (docs/cli-json.md).")]
 
 
 @contextmanager
@@ -66,5 +62,7 @@ def confirm(plan: Result, *, command: str, as_json: bool) -> None:
             print(plan.text)
         sys.stdout.flush()  # the plan before the error, also where both go into one pipe
         raise error
+    import typer
+
     print(plan.text)
     typer.confirm("Continue?", abort=True)

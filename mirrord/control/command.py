@@ -133,6 +133,17 @@ class Parameter(NamedTuple):
         own = self.shown.flags if isinstance(self.shown, Option) else ()
         return own or ("--" + self.name.replace("_", "-"),)
 
+    @property
+    def is_many(self) -> bool:
+        """Whether it may be given several times."""
+        return typing.get_origin(self.kind) is tuple
+
+    @property
+    def one(self) -> type:
+        """The type of a value that is given."""
+        kinds: tuple[type, ...] = typing.get_args(self.kind)
+        return next((kind for kind in kinds if kind is not type(None)), self.kind)
+
     def parsed(self, packed: Any) -> Any:
         """A value from JSON; `ProtocolError` or `TypeError` when it does not fit."""
         value, shown = values.unpack(self.kind, packed), self.shown

@@ -22,7 +22,7 @@ import typer
 from mirrord.cli.commands.analyze_live import live
 from mirrord.cli.commands.analyze_modes import modes
 from mirrord.cli.commands.analyze_run import Out, Traces, needs_extras, publish
-from mirrord.cli.output import Json
+from mirrord.cli.options import Json
 from mirrord.cli.progress import ProgressLine
 from mirrord.cli.reading import reads_traces
 from mirrord.core.errors import UsageError

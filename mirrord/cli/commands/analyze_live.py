@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from mirrord.cli.commands.analyze_run import Out, needs_extras, publish
-from mirrord.cli.output import Json
+from mirrord.cli.options import Json
 from mirrord.cli.reading import need_analysis
 from mirrord.traces.options import ReadOptions
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mirrord.cli.commands.analyze_run import Out, Traces, needs_extras, publish
-from mirrord.cli.output import Json
+from mirrord.cli.options import Json
 from mirrord.cli.progress import ProgressLine
 from mirrord.cli.reading import reads_traces
 from mirrord.core.errors import UsageError

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from mirrord.cli.output import Json, show
+from mirrord.cli.options import Json
+from mirrord.cli.output import show
 
 
 def migrate(

@@ -25,7 +25,8 @@ import typer
 
 from mirrord.admin import hosts
 from mirrord.admin.hosts import Allowed
-from mirrord.cli.output import Json, answer, show
+from mirrord.cli.options import Json
+from mirrord.cli.output import answer, show
 from mirrord.config.hosts import Hosts
 from mirrord.core.errors import MirrordError, Refused, Untrusted
 from mirrord.core.model import RemoteHost

@@ -12,7 +12,8 @@ from typing import Annotated
 
 import typer
 
-from mirrord.cli.output import Json, answer, running
+from mirrord.cli.options import Json
+from mirrord.cli.output import answer, running
 
 
 def monitor(

@@ -20,7 +20,8 @@ from typing import Annotated, Any
 import typer
 
 from mirrord.admin.pki import Authority
-from mirrord.cli.output import Json, answer
+from mirrord.cli.options import Json
+from mirrord.cli.output import answer
 from mirrord.config.peers import Peers
 from mirrord.system import paths
 

@@ -21,7 +21,8 @@ import typer
 
 from mirrord.cli.commands.trace_generate import generate
 from mirrord.cli.commands.trace_record import record
-from mirrord.cli.output import Json, answer
+from mirrord.cli.options import Json
+from mirrord.cli.output import answer
 from mirrord.cli.progress import ProgressLine
 from mirrord.cli.reading import Output, need_analysis, reads_traces
 from mirrord.cli.tracetext import described, row_text

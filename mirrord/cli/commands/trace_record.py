@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mirrord.cli.output import Json, answer
+from mirrord.cli.options import Json
+from mirrord.cli.output import answer
 from mirrord.cli.progress import ProgressLine
 from mirrord.cli.reading import Output, need_analysis
 from mirrord.core.units import format_size, parse_duration

@@ -22,7 +22,8 @@ from typing import Annotated
 import typer
 
 from mirrord.admin import volumes
-from mirrord.cli.output import Json, answer
+from mirrord.cli.options import Json
+from mirrord.cli.output import answer
 from mirrord.cli.progress import ProgressLine
 from mirrord.core.errors import NotFound
 from mirrord.core.units import format_size, parse_size

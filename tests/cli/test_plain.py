@@ -1,0 +1,105 @@
+"""Command lines of plain words are taken as typer takes them, or left to it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import io
+import random
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+import typer
+
+from mirrord.cli.declared import _groups, _parameters, functions, plain
+from mirrord.cli.table import commands, modules_of
+from mirrord.control.command import Option, Parameter
+
+_MODULES = [module for name in commands() for module in modules_of(name) if ".control." in module]
+_NAMES = ["home", "two words", "five", "5"]
+_RARE = ["", "-", "--", "-x", "--jso", "--yes=1", "--help", "-5"]
+
+
+@cache
+def lines() -> dict[str, tuple[dict[str, Parameter], Callable[[list[str]], Any]]]:
+    """By the words of a command: its parameters, and what typer makes of a line's further words:
+    the arguments, or None for help and errors.
+    """
+    found = {}
+    for name in _MODULES:
+        module = importlib.import_module(name)
+        for words, function in functions(module).items():
+            found[words] = _parameters(_groups(module)[words]), _typer(function)
+    return found
+
+
+def _typer(function: Callable[..., int]) -> Callable[[list[str]], Any]:
+    seen: list[dict[str, Any]] = []
+
+    def recorder(**given: Any) -> None:
+        seen.append(given)
+
+    recorder.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    recorder.__annotations__ = function.__annotations__
+    app = typer.Typer()
+    app.command()(recorder)
+
+    def call(words: list[str]) -> dict[str, Any] | None:
+        seen.clear()
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(Exception):
+            app(args=words, standalone_mode=False)
+        return seen[0] if seen else None
+
+    return call
+
+
+@pytest.mark.parametrize("words", sorted(lines()))
+def test_plain_words_are_what_typer_makes_of_them(words: str) -> None:
+    chosen, plain_lines = random.Random(words), 0
+    parameters, by_typer = lines()[words]
+    flags = ["--json", *(flag for each in parameters.values() for flag in each.flags)]
+    for _ in range(600):
+        rare = [*flags, *_RARE] if chosen.random() < 0.5 else flags
+        line = [chosen.choice(chosen.choice((_NAMES, rare))) for _ in range(chosen.randrange(6))]
+        found = plain(parameters, line)
+        if found is None:
+            continue
+        plain_lines += 1
+        wanted = by_typer(line)
+        assert wanted is not None, line
+        wanted.pop("foreground", None)
+        assert found == wanted, line
+    assert plain_lines
+
+
+@pytest.mark.parametrize(
+    ("words", "line", "arguments"),
+    [
+        ("update", ["home"], {"name": "home"}),
+        ("status", [], {"name": None}),
+        ("delete", ["-y", "home", "--keep-snapshots"], {"yes": True, "keep_snapshots": True}),
+        ("create", ["a", "b", "--member", "c", "--member", "d"], {"members": ["c", "d"]}),
+        ("restore", ["home", "one", "two"], {"files": ["one", "two"]}),
+        ("break", ["home", "--at", "x"], {"place": "x"}),
+    ],
+)
+def test_ordinary_lines_need_no_typer(
+    words: str, line: list[str], arguments: dict[str, Any]
+) -> None:
+    parameters, _ = lines()[words]
+    found = plain(parameters, line)
+    assert found is not None and found.items() >= arguments.items()
+    assert all(
+        isinstance(each.shown, Option) or found[name]
+        for name, each in parameters.items()
+        if each.default is inspect.Parameter.empty
+    )
+
+
+def test_what_is_missing_or_wrong_is_left_to_typer() -> None:
+    parameters, _ = lines()["update"]
+    for line in ([], ["--help"], ["a", "b"], ["a", "--jso"], ["a", "--json=1"], ["--", "a"]):
+        assert plain(parameters, line) is None
