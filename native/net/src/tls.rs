@@ -263,10 +263,13 @@ impl Session {
             match recv(socket, &mut buffer[..], RecvFlags::DONTWAIT) {
                 Ok((0, _)) => return Err(cut()),
                 Ok((received, _)) => {
-                    let at = *begun.get_or_insert_with(Instant::now);
                     count += self.split(&buffer[..received], splitter)?;
-                    if at.elapsed() >= REPORT {
-                        break;
+                    // Not from the first byte of a record: 0 is what the end of a session gives.
+                    if count > 0 {
+                        let at = *begun.get_or_insert_with(Instant::now);
+                        if at.elapsed() >= REPORT {
+                            break;
+                        }
                     }
                 }
                 Err(Errno::INTR) => {}
