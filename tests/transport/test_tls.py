@@ -17,11 +17,10 @@ from typing import Any
 import pytest
 
 from mirrord.core.errors import IoFailed, Unreachable, Untrusted
-from mirrord.system.native import FrameSplitter, TlsError
+from mirrord.system.native import TlsError
 from mirrord.transport import tls
 from mirrord.transport.tls import Listener, OneTime, connect, context
 from mirrord.transport.tlsstream import TlsStream
-from mirrord.wire.frames import Type, control
 from tests.support import openssl_peer
 from tests.support.service import PATIENCE_S
 
@@ -496,36 +495,3 @@ def test_close_ends_the_waiting_and_frees_the_port(listener: Listener) -> None:
 def test_a_certificate_that_is_none(text: str) -> None:
     with pytest.raises(Untrusted, match="malformed certificate"):
         Listener(OWN, text)
-
-
-def test_half_a_record_is_not_the_end(listener: Listener) -> None:
-    """On a slow link a record takes longer than the time after which `read_frames` returns."""
-    slowly = threading.Event()
-
-    def forward(incoming: socket.socket, outgoing: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := incoming.recv(1 << 20):
-                half = 3 if slowly.is_set() else len(data)
-                outgoing.sendall(data[:half])
-                if half < len(data):
-                    time.sleep(1.5)
-                    outgoing.sendall(data[half:])
-
-    with socket.create_server(("127.0.0.1", 0)) as relay, ThreadPoolExecutor(2) as pool:
-        port = relay.getsockname()[1]
-        coming = pool.submit(connect, "127.0.0.1", port, PEER, OWN.certificate, PATIENCE_S)
-        accepted = pool.submit(listener.accept, PATIENCE_S)
-        client = relay.accept()[0]
-        server = socket.create_connection(("127.0.0.1", listener.port))
-        in_thread(partial(forward, client, server))
-        in_thread(partial(forward, server, client))
-        here, there = accepted.result(), coming.result()
-        slowly.set()
-        there.write(*control(Type.CALL, 1, "x" * 9000))
-        splitter, frames = FrameSplitter(), 0
-        while not frames:
-            count, found = here.read_frames(splitter)
-            assert count
-            frames += len(found)
-        for each in (here, there, client, server):
-            each.close()
