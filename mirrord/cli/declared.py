@@ -33,8 +33,8 @@ def functions(module: types.ModuleType) -> dict[str, Callable[..., int]]:
 
 
 def call_of(module: types.ModuleType, line: list[str]) -> Callable[[], int] | None:
-    """The work of a command line of plain words, for which typer, whose import takes as long as an
-    update, need not be asked; None for any other line.
+    """The work of a command line of plain words, without typer, which takes time to load; None for
+    any other line.
     """
     for words, commands in _groups(module).items():
         own = words.split()
@@ -75,7 +75,7 @@ def plain(shown: Mapping[str, Parameter], words: Iterable[str]) -> dict[str, Any
     for name, each in shown.items():
         if name not in given and each.default is inspect.Parameter.empty:
             return None
-        given.setdefault(name, None if each.default in ("", ()) else each.default)
+        given.setdefault(name, each.omitted)
     return given
 
 

@@ -38,12 +38,12 @@ def _switch(name: str, annotation: Any) -> inspect.Parameter:
 
 
 def _for_typer(parameter: Parameter) -> inspect.Parameter:
-    default, shown = parameter.default, parameter.shown
+    default, shown = parameter.omitted, parameter.shown
     kind: Any = parameter.one
     if parameter.is_many:
         kind = list[kind]
-    if parameter.is_many or default in ("", None):
-        kind, default = kind | None, None
+    if default is None:
+        kind = kind | None
     if isinstance(shown, Argument):
         info: Any = typer.Argument(metavar=shown.metavar, help=shown.help)
     else:

@@ -139,6 +139,11 @@ class Parameter(NamedTuple):
         return typing.get_origin(self.kind) is tuple
 
     @property
+    def omitted(self) -> Any:
+        """Its value on a command line without it."""
+        return None if self.is_many or self.default in ("", None) else self.default
+
+    @property
     def one(self) -> type:
         """The type of a value that is given."""
         kinds: tuple[type, ...] = typing.get_args(self.kind)

@@ -56,8 +56,13 @@ def _typer(function: Callable[..., int]) -> Callable[[list[str]], Any]:
     return call
 
 
-@pytest.mark.parametrize("words", sorted(lines()))
-def test_plain_words_are_what_typer_makes_of_them(words: str) -> None:
+@pytest.mark.parametrize("module", _MODULES)
+def test_plain_words_are_what_typer_makes_of_them(module: str) -> None:
+    for words in _groups(importlib.import_module(module)):
+        _compare(words)
+
+
+def _compare(words: str) -> None:
     chosen, plain_lines = random.Random(words), 0
     parameters, by_typer = lines()[words]
     flags = ["--json", *(flag for each in parameters.values() for flag in each.flags)]

@@ -250,7 +250,8 @@ impl Session {
     }
 
     /// Receive until at least one frame without a route is complete; how many bytes of frames came.
-    /// Returns without one when some bytes came and `REPORT` has passed. One thread at a time.
+    /// Returns without one when some of these bytes came and `REPORT` has passed since. One thread at
+    /// a time.
     pub fn receive(
         &self,
         socket: BorrowedFd<'_>,
