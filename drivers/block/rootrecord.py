@@ -252,18 +252,24 @@ def store(op: str, path: Path, record: RootRecord, *, urgent: bool = False) -> N
     data = encode(record)
     with io_errors(str(path), "writing the root record"):
         if record.role is not Role.MIRROR and (path / COPY).exists():
+            if load_noting_damage(path)[1]:  # until then the copy is the only record
+                _replace(f"{op}:COPY:RESTORE", path, (path / COPY).read_bytes(), urgent=urgent)
             files.remove_file(f"{op}:COPY:REMOVE", path / COPY)
-        try:
-            files.write_atomic(op, path / NAME, data)
-        except OSError as error:
-            if not urgent or error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            files.remove_file(f"{op}:RESERVE", path / RESERVE)
-            files.write_atomic(op, path / NAME, data)
+        _replace(op, path, data, urgent=urgent)
     if record.role is Role.MIRROR:
         _copy(op, path, data)
     if urgent:
         _reserve(path, max(_RESERVE_BYTES_MIN, 4 * len(data)))
+
+
+def _replace(op: str, path: Path, data: bytes, *, urgent: bool) -> None:
+    try:
+        files.write_atomic(op, path / NAME, data)
+    except OSError as error:
+        if not urgent or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        files.remove_file(f"{op}:RESERVE", path / RESERVE)
+        files.write_atomic(op, path / NAME, data)
 
 
 def _copy(op: str, path: Path, data: bytes) -> None:

@@ -103,6 +103,23 @@ def test_a_destination_with_a_damaged_root_record_is_promoted_and_goes_on(
     assert check_volume(pair.place).findings == []
 
 
+def test_a_damaged_root_record_is_replaced_before_its_copy_is_removed(pair: Pair) -> None:
+    """A promotion can be broken at each step: the content is never without a record."""
+
+    def work() -> None:
+        emptied(pair.place)
+        pair.destination.promote()
+
+    def again() -> None:
+        rootrecord.load(pair.place)
+        pair.destination.promote()
+        assert pair.begins() == b"second"
+        assert not (pair.place / rootrecord.COPY).exists()
+        pair.destination.rollback(pair.second.guid, mirror_id=MIRROR, keep_as="")
+
+    broken_at_each_step(work, again)
+
+
 def test_an_update_replaces_a_damaged_root_record(pair: Pair) -> None:
     emptied(pair.place)
     mirror(pair.source, pair.destination, pair.second, "third")
