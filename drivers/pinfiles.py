@@ -23,9 +23,12 @@ _SUFFIX = ".json"
 _FORMAT = 1
 
 
-def load(folder: Path) -> Pins:
-    """All pins of a volume. `Damaged`: the pins of a mirror cannot be read."""
-    return {name: _read(folder / f"{name}{_SUFFIX}") for name in _mirrors(folder)}
+def load(folder: Path, *, without: str = "") -> Pins:
+    """All pins of a volume, or those of the other mirrors than `without`. `Damaged`: the pins of a
+    mirror cannot be read.
+    """
+    names = (name for name in _mirrors(folder) if name != without)
+    return {name: _read(folder / f"{name}{_SUFFIX}") for name in names}
 
 
 def legible(folder: Path) -> Pins:

@@ -281,9 +281,8 @@ class BlockDriver(Trees, FileRecords, Driver, Clones):
             staging.remove("BLOCK:DISCARD:CLEAN", self._path, transfer_id)
             return
         staging.remove("BLOCK:DISCARD:CLEAN", self._path, transfer_id)
-        if not staging.transfer_ids(self._path):
-            with self._managed("discarding a transfer") as volume:
-                reclaim_unheld(volume.store, volume.image)
+        with self._managed("discarding a transfer") as volume:
+            reclaim_unheld(volume.store, volume.image)
 
     # Failing over and back
 

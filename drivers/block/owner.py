@@ -6,6 +6,7 @@ from mirrord.core.errors import MIRROR, NotFound, Refused
 from mirrord.core.model import Snapshot
 from mirrord.drivers.block.check import check_volume
 from mirrord.drivers.block.driver import BlockDriver
+from mirrord.drivers.block.images import read_image, root_of
 from mirrord.drivers.block.transfer import (
     export_image,
     export_tar,
@@ -27,6 +28,8 @@ __all__ = [
     "import_stream",
     "import_tar",
     "promote",
+    "read_image",
+    "root_of",
 ]
 
 

@@ -67,7 +67,7 @@ class BlockReceiver(Receiver):
         self._collisions = Collisions(self._store, path, record, state)
         self._pending = bytearray()
         self._checksum = StreamChecksum()
-        self._begun = self._ended = self._closed = self._failed = False
+        self._begun = self._ended = self._closed = self._failed = self._unsynced = False
         # The content of the next checkpoint: the position of the stream, beyond `_state`.
         self._next_address = state.next_address
         self._stream_bytes = state.received_bytes
@@ -102,7 +102,7 @@ class BlockReceiver(Receiver):
             raise stream_damaged(self._where, "it ended before it was complete")
         entry = self._state.entry
         assert entry is not None
-        self._store.sync("BLOCK:RECEIVE:SYNC")
+        self._sync()
         try:
             base = self._base.root if self._base else None
             verify_added(self._store, base, entry.root, self.waiting, self._stream_bytes)
@@ -129,7 +129,8 @@ class BlockReceiver(Receiver):
             return
         self._closed = True
         try:
-            if self._begun and not self._state.complete and self._unkept_bytes:
+            kept = self._state.complete or not self._unkept_bytes
+            if self._begun and not kept and not self._unsynced:
                 self._checkpoint()
         finally:
             self._store.close()
@@ -228,7 +229,7 @@ class BlockReceiver(Receiver):
 
     def _checkpoint(self) -> None:
         """Make the blocks durable first, then the record that refers to them."""
-        self._store.sync("BLOCK:RECEIVE:SYNC")
+        self._sync()
         self._unkept_bytes = 0
         self._keep(
             replace(
@@ -237,6 +238,16 @@ class BlockReceiver(Receiver):
                 received_bytes=self._stream_bytes,
             )
         )
+
+    def _sync(self) -> None:
+        """Make the blocks durable. After a failure the kernel may have dropped them, and the next
+        sync would not say so: then only the last checkpoint counts.
+        """
+        try:
+            self._store.sync("BLOCK:RECEIVE:SYNC")
+        except BaseException:
+            self._failed = self._unsynced = True
+            raise
 
     def _keep(self, state: StagingRecord) -> None:
         staging.store("BLOCK:RECEIVE:STATE", self._path, state)
@@ -299,10 +310,11 @@ class Collisions:
             return "the base of this transfer"
         if entry.guid == self._record.shown:
             return "which the destination shows"
-        pinned = {*of_snapshot(pinfiles.load(self._path / pinfiles.NAME), entry.guid)} - {
-            self._mirror_id
-        }
-        if pinned:  # pinned by another mirror: this one only needs the base
+        if entry.owners:
+            return "which a user took here"
+        # What this mirror pinned does not count: it only needs the base.
+        others = pinfiles.load(self._path / pinfiles.NAME, without=self._mirror_id)
+        if pinned := of_snapshot(others, entry.guid):
             return f"which the mirror with the id {min(pinned)} has pinned"
         if entry.kind is SnapshotKind.DIVERGED:
             return "which keeps the losing side of a resync"

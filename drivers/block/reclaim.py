@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mirrord.drivers.block import staging
 from mirrord.drivers.block.activemap import MapView, Run, differing_chunks, merged, runs_of
 from mirrord.drivers.block.format import CHUNK_BITS
 from mirrord.drivers.block.image import LiveImage
@@ -46,8 +47,11 @@ def reclaim_snapshots(
 
 def reclaim_unheld(store: BlockStore, image: LiveImage) -> None:
     """Punch everything that no root holds, up to the end of the data files (left by an abandoned
-    transfer). The time is proportional to the size of the data files.
+    transfer); nothing while a transfer is staged, whose blocks no root holds yet. The time is
+    proportional to the size of the data files.
     """
+    if staging.transfer_ids(store.directory):
+        return
     for segment, blocks in sorted(store.segments_on_disk().items()):
         runs: list[Run] = []
         for chunk in range(-(-blocks // CHUNK_BITS)):
@@ -57,7 +61,11 @@ def reclaim_unheld(store: BlockStore, image: LiveImage) -> None:
 
 
 def remove_empty_segments(store: BlockStore, record: RootRecord) -> None:
-    """Remove the data files of segments in which no root has a block any more."""
+    """Remove the data files of segments in which no root has a block any more; none while a
+    transfer is staged, whose segments no root names yet.
+    """
+    if staging.transfer_ids(store.directory):
+        return
     used = {record.segment, 0}
     for root in (record.live, *(one.root for one in record.snapshots)):
         used.update(one.segment for one in root.segments)

@@ -6,14 +6,13 @@ import contextlib
 import os
 import struct
 import tarfile
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from mirrord.core.errors import Damaged, IoFailed, UsageError
-from mirrord.drivers.block.content import data_ranges
-from mirrord.drivers.block.format import BLOCK_BYTES, ZERO_BLOCK, Root
+from mirrord.drivers.block import images
+from mirrord.drivers.block.format import BLOCK_BYTES, ZERO_BLOCK
 from mirrord.drivers.block.store import data_extents
 from mirrord.drivers.block.volume import Volume
 from mirrord.system import command
@@ -69,10 +68,10 @@ def export_image(volume: Volume, guid: str | None, path: Path) -> int:
 
     The file is written under a temporary name and renamed when complete.
     """
-    root = volume.record.live if guid is None else volume.entry(guid).root
+    root = images.root_of(volume, guid)
     with _atomic_file(path) as file:
         file.truncate(root.size_bytes)
-        for offset, piece in pieces(volume, guid, root):
+        for offset, piece in images.pieces(volume, root):
             file.seek(offset)
             file.write(piece)
     return root.size_bytes
@@ -90,19 +89,6 @@ def _atomic_file(path: Path) -> Iterator[BinaryIO]:
         beside.rename(path)
     finally:
         beside.unlink(missing_ok=True)
-
-
-def pieces(volume: Volume, guid: str | None, root: Root) -> Iterator[tuple[int, bytes]]:
-    """The content of an image without holes: (offset, bytes), ascending."""
-    read = _reader(volume, guid)
-    for first, count in data_ranges(volume.store, root):
-        offset = first * BLOCK_BYTES
-        yield offset, read(offset, min(count * BLOCK_BYTES, root.size_bytes - offset))
-
-
-def _reader(volume: Volume, guid: str | None) -> Callable[[int, int], bytes]:
-    """Reads bytes at an offset: of the live image, or of a snapshot."""
-    return volume.read if guid is None else partial(volume.read_snapshot, guid)
 
 
 def import_tar(volume: Volume, stream: BinaryIO) -> int:
@@ -140,16 +126,19 @@ def _pack(folder: Path, descriptor: int) -> None:
 
 def export_tar(volume: Volume, guid: str | None, target: Path) -> int:
     """The stored tar stream: unpacked into `target` when that is a folder, else as a file."""
-    read = _reader(volume, guid)
-    magic, length = _TAR_HEADER.unpack(read(0, _TAR_HEADER.size))
-    if magic != _TAR_MAGIC or length > volume.size_bytes:
+    root = images.root_of(volume, guid)
+    magic, length = _TAR_HEADER.unpack(images.read_image(volume, root, 0, _TAR_HEADER.size))
+    if magic != _TAR_MAGIC or length > root.size_bytes - BLOCK_BYTES:
         raise Damaged(
             "no tar stream is stored in this volume",
             where=str(volume.path),
             hint="'mirrord volume import VOLUME FOLDER' stores one; without --tar the raw "
             "content is exported.",
         )
-    stream = (read(BLOCK_BYTES + at, min(_PIECE, length - at)) for at in range(0, length, _PIECE))
+    stream = (
+        images.read_image(volume, root, BLOCK_BYTES + at, min(_PIECE, length - at))
+        for at in range(0, length, _PIECE)
+    )
     if target.is_dir():
         _unpack(stream, target)
     else:

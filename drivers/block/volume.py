@@ -284,16 +284,22 @@ class Volume:
     # Snapshots
 
     def snapshot(self, name: str) -> Snapshot:
-        """A user snapshot of the current content. Constant time after a flush."""
+        """A user snapshot of the current content. Constant time after a flush. `Refused` when a
+        user snapshot has that name.
+        """
         with self.mutex:
             self._check_writable()
+            if self._named(name, SnapshotKind.OWN) is not None:
+                raise Refused(
+                    f"there is a snapshot '{name}' already",
+                    where=str(self.path),
+                    hint="Choose another name, or delete that snapshot first.",
+                )
             return self.take_snapshot(name, SnapshotKind.OWN)
 
     def take_snapshot(self, name: str, kind: SnapshotKind) -> Snapshot:
         """Flush and record the root under a new identity; an existing name is returned."""
-        found = next(
-            (one for one in self.record.snapshots if one.name == name and one.kind is kind), None
-        )
+        found = self._named(name, kind)
         if found is not None:
             return found.snapshot()
         guid, now = uuid.uuid4().hex, clock.now_ns()
@@ -305,15 +311,24 @@ class Volume:
         self.commit("BLOCK:SNAPSHOT:ROOT", add)
         return self.entry(guid).snapshot()
 
+    def _named(self, name: str, kind: SnapshotKind) -> Entry | None:
+        found = (one for one in self.record.snapshots if one.name == name and one.kind is kind)
+        return next(found, None)
+
     def snapshots(self) -> list[Snapshot]:
         """All snapshots of every kind, oldest first."""
         return [entry.snapshot() for entry in self.record.snapshots]
 
     def delete_snapshot(self, guid: str) -> None:
-        """Delete a user snapshot; `NotFound`, `Refused` for a mirror's snapshot."""
+        """Delete a user snapshot, on a destination one that was taken there; `NotFound`, `Refused`
+        for a mirror's snapshot.
+        """
         with self.mutex:
-            self._check_writable()
-            if self.entry(guid).kind is not SnapshotKind.OWN:
+            mirror = self.record.role is Role.MIRROR
+            if not mirror:
+                self._check_writable()
+            entry = self.entry(guid)
+            if not entry.owners and (mirror or entry.kind is not SnapshotKind.OWN):
                 raise Refused(
                     "this snapshot belongs to a mirror",
                     where=str(self.path),
@@ -429,7 +444,6 @@ class Volume:
             self._start(rootrecord.load(self.path))
             if isinstance(error, NoSpace) and self.record.role is Role.LIVE:
                 # The discarded writes may occupy the space that a deletion needs.
-                # (A MIRROR may have staged blocks there that no root refers to yet.)
                 reclaim_unheld(self.store, self.image)
             raise
 

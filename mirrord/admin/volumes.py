@@ -33,16 +33,13 @@ def info(path: Path) -> dict[str, Any]:
 def read(path: Path, offset: int, length: int | None, snapshot: str | None) -> Iterator[bytes]:
     """Content, piece by piece; length None: to the end."""
     with _opened(path) as volume:
-        guid = _guid(volume, snapshot)
-        size = volume.size_bytes if guid is None else volume.entry(guid).root.size_bytes
-        end = size if length is None else offset + length
-        _check_range(offset, end, size)
+        block = block_volumes()
+        root = block.root_of(volume, _guid(volume, snapshot))
+        end = root.size_bytes if length is None else offset + length
+        _check_range(offset, end, root.size_bytes)
         while offset < end:
             piece = min(_PIECE, end - offset)
-            if guid is None:
-                yield volume.read(offset, piece)
-            else:
-                yield volume.read_snapshot(guid, offset, piece)
+            yield block.read_image(volume, root, offset, piece)
             offset += piece
 
 
@@ -78,8 +75,8 @@ def snapshots(path: Path) -> list[dict[str, Any]]:
 
 
 def delete_snapshot(path: Path, name: str) -> None:
-    """Delete a snapshot of the owner's own."""
-    with _opened(path, writable=True) as volume:
+    """Delete a snapshot of the owner's own, also from a destination."""
+    with explained(), block_volumes().Volume.managed(path, "deleting a snapshot") as volume:
         volume.delete_snapshot(block_volumes().find_snapshot(volume, name).guid)
 
 
