@@ -14,6 +14,7 @@ import pytest
 from mirrord.core.errors import MirrordError, NotFound, Refused
 from mirrord.core.model import Endpoint, Role, Snapshot, SnapshotKind
 from mirrord.drivers.contract import Driver
+from mirrord.drivers.zfs.dataset.names import MARKER
 from mirrord.link.driver import RemoteDriver
 from tests.contract.flows import MIRROR, initialized, mirror
 from tests.contract.zfs import HOST, SIZE_BYTES, ZfsLab, zfs_lab
@@ -289,6 +290,37 @@ def test_what_was_set_aside_is_put_back(ends: ZfsLab) -> None:
         ends.destination().reinstate(kept)
     ends.change(ends.destination(), 4)
     assert ends.destination().rollback(base.guid, mirror_id=MIRROR, keep_as=KEPT) is not None
+
+
+@pytest.mark.parametrize("label", ["", "ZFS:SWAP:KEPT", "ZFS:SWAP:LEFTOVER_ASIDE"])
+def test_what_was_received_meanwhile_is_set_aside_by_a_reinstatement(
+    files: ZfsLab, label: str
+) -> None:
+    source, destination, base = initialized(files)
+    destination.promote()
+    files.change(destination, 3)
+    losing, before = files.content(destination), state(files, destination)
+    assert destination.rollback(base.guid, mirror_id=MIRROR, keep_as=KEPT) == KEPT
+    files.change(source, 1)
+    newer = mirror(source, destination, base, "newer")
+    if label:
+        fresh_agent(files, label)
+        with pytest.raises(MirrordError):
+            files.destination().reinstate(KEPT)
+        assert "!" in labels(files)
+    for _ in range(2):
+        files.destination().reinstate(KEPT)
+    assert files.destination().facts().role is Role.LIVE
+    assert state(files, destination) == before
+    assert files.content(files.destination()) == losing
+    datasets = files.guest.run("zfs", "list", "-Ho", "name").split()
+    beside = [one for one in datasets if one.startswith(f"{destination.location}{MARKER}")]
+    assert len(beside) == 1 and not beside[0].endswith("new")
+    assert newer.guid in {one.guid for one in files.destination().snapshots()}
+    files.change(files.destination(), 4)
+    assert files.destination().rollback(base.guid, mirror_id=MIRROR, keep_as="again") == "again"
+    files.destination().delete_snapshot(newer.guid)
+    assert beside[0] not in files.guest.run("zfs", "list", "-Ho", "name").split()
 
 
 def ext4_of(folder: Path) -> str:

@@ -367,9 +367,19 @@ def rename(label: str, volume: Dataset, name: str, where: str) -> None:
 
 
 def drop_fresh(place: Place, where: str) -> None:
-    """Destroy a clone that an interrupted swap to another snapshot left."""
+    """Destroy a clone that an interrupted swap to another snapshot left, or a reinstatement. One
+    that has snapshots of its own (received, or a user's) is set aside.
+    """
     fresh, here = place.fresh, place.here
     assert fresh is not None and here is not None
     if here.get("origin").startswith(f"{fresh.name}@"):
         command.effect("ZFS:SWAP:BACK", ["zfs", "promote", here.name], where)
-    command.effect("ZFS:SWAP:LEFTOVER", ["zfs", "destroy", fresh.name], where)
+    if not listing.load(fresh.name, (), None, where).snapshots():
+        command.effect("ZFS:SWAP:LEFTOVER", ["zfs", "destroy", fresh.name], where)
+        return
+    aside = names.set_aside(place.location, fresh.guid)
+    mark = place.mark._replace(kept=tuple(dict.fromkeys((*place.mark.kept, aside))))
+    if mark != place.mark:
+        words = ["zfs", "set", f"{marks.MARK}={mark.text()}", here.name]
+        command.effect("ZFS:SWAP:KEPT", words, where)
+    rename("ZFS:SWAP:LEFTOVER_ASIDE", fresh, aside, where)

@@ -35,17 +35,18 @@ def reinstate(place: Place, found: Listing, keep_as: str, where: str) -> None:
 
 
 def _thaw_in_place(place: Place, where: str) -> None:
-    """The volume that was live is at its location again: destroy what was to take its place, thaw
-    and mount it.
+    """The volume that was live is at its location again: thaw and mount it; then remove what was to
+    take its place.
     """
     here = place.here
     assert here is not None
-    if place.fresh is not None:
-        failover.drop_fresh(place, where)
     ending = names.MARKER + names.set_aside("", here.guid).rpartition("-")[2]
     folder = here.local("mountpoint") or ""
     if folder.endswith(ending):
         words = ["zfs", "set", f"mountpoint={folder.removesuffix(ending)}", here.name]
         command.effect("ZFS:REINSTATE:FOLDER", words, where)
     freezing.thaw([here.name], where)
-    mounting.require_mounted("ZFS:REINSTATE:MOUNT", look(place.location, where).here or here, where)
+    place = look(place.location, where)
+    mounting.require_mounted("ZFS:REINSTATE:MOUNT", place.here or here, where)
+    if place.fresh is not None:
+        failover.drop_fresh(place, where)

@@ -9,7 +9,9 @@ to a raw image; a folder, or with `--tar` a tar stream, is stored as a tar strea
 frees its space. `promote` makes the destination of a deleted mirror a live volume again. `check`
 verifies every block and every map and changes nothing; its exit status is 1 on errors.
 
-The destination of a mirror can be read, exported and checked, not written.
+The destination of a mirror can be read, exported and checked, not written; of its snapshots those
+can be deleted that a user took there. Without `--snapshot`, `read` and `export` end with an error
+when the content that they began with was replaced: use a snapshot of a volume that is written.
 """
 
 from __future__ import annotations
