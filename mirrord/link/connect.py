@@ -147,7 +147,11 @@ class Link:
         """Open the data channel: TLS connections with one-time certificates, agreed over SSH."""
         from mirrord.transport import tls
 
-        address = self._reached_at()
+        try:
+            address = self._reached_at()
+        except MirrordError as error:  # the program ssh understands more than we do
+            self.notes = (f"Data is sent over SSH, too: {error}.",)
+            return
         if not address:
             self.notes = ("Data is sent over SSH, too: the connection uses a jump host.",)
             return

@@ -150,6 +150,42 @@ def test_a_lane_that_ends_before_it_is_used(
     link.close()
 
 
+PROXY = "  ProxyCommand bash -c 'exec 3<>/dev/tcp/%h/%p; cat <&3 & exec cat >&3'\n"
+
+
+@pytest.mark.parametrize("known_by", ["ProxyCommand", "Include"])
+def test_a_host_that_only_the_program_ssh_can_find(
+    server: Sshd,
+    command: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    known_by: str,
+) -> None:
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / "bin").mkdir()
+    config, program = tmp_path / ".ssh/config", tmp_path / "bin/ssh"
+    address = f"  HostName 127.0.0.1\n  Port {server.port}\n"
+    if known_by == "ProxyCommand":
+        config.write_text(f"Host far\n{address}{PROXY}")
+    else:
+        (tmp_path / "more").write_text(f"Host far\n{address}")
+        config.write_text(f"Host fa*\n  Include {tmp_path}/more\n")
+    # ssh takes the home of the user's entry in passwd, not that of the environment.
+    program.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {config} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    host = server.host(
+        name="far", address="far", port=0, command=command, data="auto", transport="openssh"
+    )
+    link = Link(host)
+    session = link.session(Waiting())
+    [note] = link.notes
+    assert note.startswith("Data is sent over SSH, too: ") and known_by.lower() in note.lower()
+    stays(session)
+    link.close()
+
+
 class Client:
     """Raw frames to an agent's process."""
 
