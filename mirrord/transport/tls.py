@@ -6,7 +6,6 @@ over SSH, and then accept no other peer (docs/security.md).
 
 from __future__ import annotations
 
-import errno
 import selectors
 import socket
 import threading
@@ -16,6 +15,7 @@ from typing import NamedTuple
 
 from mirrord.core.errors import IoFailed, Unreachable, Untrusted
 from mirrord.system import clock
+from mirrord.system.descriptors import are_exhausted
 from mirrord.system.native import TlsAlert, TlsConfig, TlsError, TlsSession, TlsUntrusted
 from mirrord.transport.tlsstream import TlsStream
 
@@ -332,7 +332,7 @@ class TlsAcceptor:
         try:
             connection, address = self._listening.accept()
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
+            if are_exhausted(error):
                 clock.sleep_s(0.05)  # no descriptors left: the connection stays in the queue
             return
         if len(self._pending) >= PENDING_MAX:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import socket
 import stat
 import threading
@@ -166,6 +167,19 @@ def test_a_wrong_file_lets_nobody_in_and_keeps_nobody_out(place: Place, serving:
     stream = connect_tls(serving.host(right))
     assert line(stream).startswith("paris")
     stream.close()
+
+
+def test_a_peer_is_not_unknown_because_no_file_can_be_opened(place: Place) -> None:
+    place.issue("berlin")
+    peer = place.peers.load("berlin")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            place.peers.of(peer.fingerprint)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert place.peers.of(peer.fingerprint) == peer
 
 
 def test_another_authority_lets_nobody_in(tmp_path: Path, place: Place, serving: Serving) -> None:
