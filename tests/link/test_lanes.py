@@ -13,11 +13,12 @@ import pytest
 
 import mirrord
 from mirrord.config.hosts import SOCKETS_MAX, parse
-from mirrord.core.errors import ConfigError, LinkLost
+from mirrord.core.errors import ConfigError, LinkLost, MirrordError
 from mirrord.link import hello as greeting
 from mirrord.link.connect import Link
 from mirrord.link.hello import VERSIONS, Hello
 from mirrord.link.lane import Lane
+from mirrord.link.links import Links
 from mirrord.link.session import Session
 from mirrord.system.waiting import Waiting
 from mirrord.transport import tls, tlsstream
@@ -148,6 +149,21 @@ def test_a_lane_that_ends_before_it_is_used(
     assert "a data connection is lost" in note
     stays(session)
     link.close()
+
+
+def test_jump_hosts_whose_settings_were_changed_are_used(
+    server: Sshd, command: tuple[str, ...]
+) -> None:
+    """By a process that has connected before, or has tried to."""
+    links = Links()
+    host = server.host(command=command, data="auto", jump="gate")
+    wrong = server.host(name="gate", jump="", user="nobody-there")
+    with pytest.raises(MirrordError):
+        links.to(host, [wrong]).session(Waiting())
+    link = links.to(host, [server.host(name="gate")])
+    stays(link.session(Waiting()))
+    assert link.notes == ("Data is sent over SSH, too: the connection uses a jump host.",)
+    links.close()
 
 
 PROXY = "  ProxyCommand bash -c 'exec 3<>/dev/tcp/%h/%p; cat <&3 & exec cat >&3'\n"
