@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -97,8 +98,9 @@ class _PeerAuthenticator(TlsAcceptor, Generic[P]):
         self, address: tuple[str, int], prepared: TlsConfig, who: Callable[[str], P | None]
     ) -> None:
         self._who = who
-        #: Peers that were authenticated and not yet returned by `accept`.
-        self.admitted: dict[TlsStream, P] = {}
+        #: Peers that were authenticated and not yet returned by `accept`. Weak: a peer that leaves
+        #: before it is greeted is never returned.
+        self.admitted: weakref.WeakKeyDictionary[TlsStream, P] = weakref.WeakKeyDictionary()
         super().__init__(listen(*address), prepared)
 
     def admit(self, stream: TlsStream) -> None:
