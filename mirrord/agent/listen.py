@@ -15,7 +15,8 @@ from mirrord.agent.rules import parse_rules
 from mirrord.agent.run import Serving, Settings, serve
 from mirrord.config.peers import Peer, Peers
 from mirrord.core.errors import Busy, IoFailed, MirrordError
-from mirrord.system import locks, sockets
+from mirrord.system import clock, locks, sockets
+from mirrord.system.descriptors import are_exhausted
 from mirrord.system.paths import Paths
 from mirrord.transport.fds import FdStream
 from mirrord.transport.pki import TlsServer
@@ -37,15 +38,30 @@ def serve_unix(path: Path, settings: Settings, paths: Paths) -> None:
     with _bound(path) as listening:
         print(f"listening on {path}", flush=True)
         while True:
-            connected, _ = listening.accept()
-            descriptor = connected.detach()
-            stream = FdStream(descriptor, descriptor, "the client")
+            try:
+                stream = _accepted(listening)
+            except OSError as error:
+                if not are_exhausted(error):
+                    raise
+                clock.sleep_s(0.05)  # the connection stays in the queue
+                continue
             threading.Thread(
                 target=_serve_one,
                 args=(stream, settings, serving),
                 name="unix",
                 daemon=True,
             ).start()
+
+
+def _accepted(listening: socket.socket) -> FdStream:
+    connected, _ = listening.accept()
+    with connected:
+        made = os.dup(connected.fileno())
+    try:
+        return FdStream(made, made, "the client")
+    except OSError:
+        os.close(made)
+        raise
 
 
 def _serve_one(stream: FdStream, settings: Settings, serving: Serving) -> None:

@@ -15,6 +15,7 @@ from mirrord.agent.rules import Rules
 from mirrord.agent.serve import Agent
 from mirrord.agent.takeover import only_agent
 from mirrord.config.host import load as load_host
+from mirrord.config.hosts import SOCKETS_MAX
 from mirrord.core.errors import MirrordError, ProtocolError, UsageError
 from mirrord.drivers.registry import Drivers
 from mirrord.link import hello as greeting
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 _GREETING_S = 30.0
 #: How long a data port waits for each connection.
 _DATA_PORT_S = 20.0
-_LANES_MAX = 16
 
 
 class Settings(NamedTuple):
@@ -175,6 +175,9 @@ class DataChannel:
         self._token = token
         self._listener: Listener | None = None
         self._attached = threading.Semaphore(0)
+        #: Guards `_closed`: no lane is attached any more.
+        self._guard = threading.Lock()
+        self._closed = False
 
     def open(self, _exchange: Exchange, certificate: object) -> list[object]:
         """Listen for a peer that presents `certificate` (PEM); the port and our certificate."""
@@ -192,25 +195,34 @@ class DataChannel:
 
     def _accept(self, listener: Listener) -> None:
         try:
-            for number in range(1, _LANES_MAX + 1):
-                stream = listener.accept(_DATA_PORT_S)
-                lane = greeting.new_lane(stream)
-                theirs = greeting.expect(lane, timeout_s=_GREETING_S)
-                if theirs.token != self._token or theirs.lane != number:
+            for number in range(1, SOCKETS_MAX + 1):
+                lane = greeting.new_lane(listener.accept(_DATA_PORT_S))
+                if not self._attach(lane, number):
                     lane.close()
                     return
-                # The client sends over it as soon as it is greeted, so it must be attached.
-                greeting.say(lane, _ours(self._settings, theirs))
-                self._session.attach(lane)
                 self._attached.release()
         except (MirrordError, OSError):
             return  # no (more) connections: the client knows, and continues without them
         finally:
             listener.close()
 
+    def _attach(self, lane: Lane, number: int) -> bool:
+        """Whether the lane with that number belongs to the session now."""
+        try:
+            theirs = greeting.expect(lane, timeout_s=_GREETING_S)
+            with self._guard:
+                if self._closed or theirs.token != self._token or theirs.lane != number:
+                    return False
+                # The client sends over it as soon as it is greeted, so it must be attached.
+                greeting.say(lane, _ours(self._settings, theirs))
+                self._session.attach(lane)
+        except MirrordError:
+            return False
+        return True
+
     def widened(self, exchange: Exchange, count: object) -> None:
         """The client has connected all its lanes: send over them, too."""
-        if not isinstance(count, int) or not 0 < count <= _LANES_MAX:
+        if not isinstance(count, int) or not 0 < count <= SOCKETS_MAX:
             raise ProtocolError("invalid request to widen a data channel")
         until_s = clock.monotonic_s() + _GREETING_S
         for _ in range(count):
@@ -219,14 +231,17 @@ class DataChannel:
             if not exchange.waiting.until(lambda s: self._attached.acquire(timeout=s), left_s):
                 raise ProtocolError("not all connections of the data channel were made in time")
         self.close()
-        self._session.widen()
+        self._session.widen(count)
 
     def narrow(self, _exchange: Exchange) -> None:
         """The client could not connect its lanes: drop them."""
         self.close()
-        self._session.narrow()
+        for lane in self._session.narrow():
+            lane.close()
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening, and attach no more lanes."""
+        with self._guard:
+            self._closed = True
         if self._listener is not None:
             self._listener.close()

@@ -19,7 +19,8 @@ from mirrord.core.names import MIRROR_NAME, check_name, did_you_mean
 from mirrord.system import files
 
 TRANSPORTS = ("ssh", "openssh", "tls", "unix")
-SOCKETS_MAX = 64
+#: Data connections of a session: the agent accepts no more.
+SOCKETS_MAX = 16
 
 
 def address(value: Any) -> str:

@@ -6,6 +6,7 @@ The file is the only record of a peer: deleting it revokes the peer's access.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from mirrord.core.endpoint import is_dataset
 from mirrord.core.errors import ConfigError, UsageError
 from mirrord.core.names import check_name
 from mirrord.system import files
+from mirrord.system.descriptors import are_exhausted
 
 
 class Peer(NamedTuple):
@@ -82,8 +84,17 @@ class Peers:
         return self._folder / f"{check_name(name, 'a peer')}.toml"
 
     def names(self) -> list[str]:
-        """The names of all files, valid or not."""
-        return sorted(each.stem for each in self._folder.glob("[!.]*.toml"))
+        """The names of all files, valid or not; `OSError` when the folder cannot be listed now."""
+        # Not `glob`: in newer versions of Python it finds nothing where an error prevents it.
+        try:
+            found = os.listdir(self._folder)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            return []
+        return sorted(
+            each.removesuffix(".toml")
+            for each in found
+            if each.endswith(".toml") and not each.startswith(".")
+        )
 
     def load(self, name: str) -> Peer:
         """A peer by name. `ConfigError` with file and line."""
@@ -101,12 +112,15 @@ class Peers:
     def of(self, fingerprint: str) -> Peer | None:
         """The peer with that certificate; None: it has no access.
 
-        An invalid file gives no access, and does not affect other peers.
+        An invalid file gives no access, and does not affect other peers. `OSError` when the folder
+        cannot be read, or no more files can be opened: that says nothing about a peer.
         """
         for name in self.names():
             try:
                 found = self.load(name)
-            except (ConfigError, UsageError):
+            except (ConfigError, UsageError) as error:
+                if isinstance(error.__cause__, OSError) and are_exhausted(error.__cause__):
+                    raise error.__cause__ from None
                 continue
             if found.fingerprint == fingerprint:
                 return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mirrord.core.errors import Aborted, UsageError
 from mirrord.core.results import Watcher
-from mirrord.system import paths
+from mirrord.system import descriptors, paths
 from mirrord.system.paths import Paths
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def serve_agent(
     from mirrord.agent.rules import parse_rules
     from mirrord.agent.run import Settings, serve_stdio
 
+    descriptors.raise_limit()
     rules = parse_rules(allow, append_only=append_only)
     ports = _ports(data_ports)
     if compress not in ("auto", "off"):

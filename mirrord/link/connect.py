@@ -111,7 +111,7 @@ class Link:
         try:
             if self.host.transport in ("ssh", "openssh") and self.host.data == "auto":
                 self._widen(session)
-        except LinkLost:
+        except BaseException:
             session.close()
             raise
         return session
@@ -147,7 +147,11 @@ class Link:
         """Open the data channel: TLS connections with one-time certificates, agreed over SSH."""
         from mirrord.transport import tls
 
-        address = self._reached_at()
+        try:
+            address = self._reached_at()
+        except MirrordError as error:  # the program ssh understands more than we do
+            self.notes = (f"Data is sent over SSH, too: {error}.",)
+            return
         if not address:
             self.notes = ("Data is sent over SSH, too: the connection uses a jump host.",)
             return
@@ -168,6 +172,7 @@ class Link:
             session.forget(ping)
             session.forget(asked)
         count = self.host.sockets or (_LONG_SOCKETS if trip_s > _LONG_S else 1)
+        lanes: list[Lane] = []
         try:
             for number in range(1, count + 1):
                 stream = tls.connect(
@@ -178,17 +183,25 @@ class Link:
                     _DATA_CONNECT_S,
                     name=self.host.name,
                 )
-                lane = greeting.new_lane(stream)
-                self._greet(lane, number)
-                session.attach(lane)
+                lanes.append(greeting.new_lane(stream))
+                self._greet(lanes[-1], number)
+                session.attach(lanes[-1])
+            # The other end reads them since its greeting; after "widened" it also sends over them.
+            session.widen(count)
         except MirrordError as error:
-            session.narrow()
             self.notes = (f"Data is sent over SSH, too: {error}.",)
-            session.call("narrow", timeout_s=_QUICK_S)
+            self._narrow(session, lanes)
             return
-        # The other end reads them since its greeting; after this call it also sends over them.
-        session.widen()
         session.call("widened", count, timeout_s=_QUICK_S)
+
+    def _narrow(self, session: Session, lanes: Sequence[Lane]) -> None:
+        """Use the first lane only: both ends drop these lanes before they are closed."""
+        session.narrow()
+        try:
+            session.call("narrow", timeout_s=_QUICK_S)
+        finally:
+            for lane in lanes:
+                lane.close()
 
     def _reached_at(self) -> str:
         """The address of the host if it is connected to directly, "" otherwise."""

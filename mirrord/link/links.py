@@ -18,16 +18,18 @@ class Links:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._links: dict[RemoteHost, Link] = {}
+        #: By the host and the jump hosts: settings of either may change.
+        self._links: dict[tuple[RemoteHost, tuple[RemoteHost, ...]], Link] = {}
 
     def to(self, host: RemoteHost, jumps: Sequence[RemoteHost] = ()) -> Link:
         """The link to that host, made at the first call."""
         from mirrord.link.connect import Link
 
+        key = host, tuple(jumps)
         with self._guard:
-            found = self._links.get(host)
+            found = self._links.get(key)
             if found is None:
-                found = self._links[host] = Link(host, jumps)
+                found = self._links[key] = Link(*key)
             return found
 
     def close(self) -> None:

@@ -101,19 +101,24 @@ class Session:
             number = len(self._lanes) - 1
         self._read(lane, str(number))
 
-    def widen(self) -> None:
-        """From now on send data over the additional lanes, and control frames over the first of
-        them: the other end reads them. Only while no call is in progress.
+    def widen(self, count: int) -> None:
+        """From now on send data over the `count` additional lanes, and control frames over the
+        first of them: the other end reads them. Only while no call is in progress. `LinkLost` when
+        one of them has failed since it was attached.
         """
         with self._lock:
+            if len(self._lanes) != 1 + count:
+                raise LinkLost("a data connection is lost", where=self.peer)
             self._fast = self._lanes[1:]
 
-    def narrow(self) -> None:
-        """Drop the additional lanes again."""
+    def narrow(self) -> list[Lane]:
+        """Drop the additional lanes again, and return them. The caller closes them: the client only
+        when the other end has dropped them, too, because a lane that is closed while an older
+        version has it ends the session there.
+        """
         with self._lock:
             dropped, self._lanes, self._fast = self._lanes[1:], self._lanes[:1], []
-        for lane in dropped:
-            lane.close()
+        return dropped
 
     def _read(self, lane: Lane, name: str) -> None:
         # Calls are small; answers may be large.
@@ -121,10 +126,23 @@ class Session:
         lane.reader.bound(self.budget, most, self.routes)
 
         def failed(error: MirrordError) -> None:
-            if lane in self._lanes:
-                self.fail(error)
+            self._lane_failed(lane, error)
 
         lane.start(self._deliver, failed, f"{self.peer}-{name}")
+
+    def _lane_failed(self, lane: Lane, error: MirrordError) -> None:
+        """A lane that carries nothing yet is dropped; the session goes on without it."""
+        with self._lock:
+            if lane not in self._lanes:
+                return
+            idle = lane is not self._lanes[0] and lane not in self._fast
+            dropped = idle and isinstance(error, LinkLost)
+            if dropped:
+                self._lanes.remove(lane)
+        if dropped:
+            lane.close()
+        else:
+            self.fail(error)
 
     # Life
 
@@ -173,11 +191,11 @@ class Session:
 
     def _watch(self) -> None:
         while not self._over.wait(1.0):
-            try:
-                for lane in list(self._lanes):
+            for lane in list(self._lanes):
+                try:
                     lane.check_life()
-            except MirrordError as error:
-                self.fail(error)
+                except MirrordError as error:
+                    self._lane_failed(lane, error)
 
     # Carrying
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from mirrord.catalogue.store import Catalogue
 from mirrord.config.definitions import Definitions
 from mirrord.config.hosts import Hosts
-from mirrord.core.errors import LinkLost, MirrordError, Refused, Unreachable
+from mirrord.core.errors import ConfigError, LinkLost, MirrordError, Refused, Unreachable
 from mirrord.core.live import COPY_RATE_MIN, LiveReading, LiveStatus, Mode
 from mirrord.core.model import Definition, Endpoint
 from mirrord.core.policies import DURABLE, FIXED
@@ -287,8 +287,20 @@ def _address(end: Endpoint, hosts: Hosts) -> str:
         return _LOOPBACK
     from mirrord.transport.target import resolve
 
-    address = resolve(host).address if host.transport in ("ssh", "openssh") else host.address
-    return address.strip("[]")
+    if host.transport not in ("ssh", "openssh"):
+        return host.address.strip("[]")
+    try:
+        return resolve(host).address.strip("[]")
+    except MirrordError as error:
+        if host.transport == "ssh":
+            raise
+        # The program ssh understands more than we do: there is a connection, without an address.
+        raise ConfigError(
+            "the address for the replica link is not known",
+            where=host.name,
+            why=": ".join(part for part in (error.what, error.why) if part),
+            hint="Set 'link_address' of both sites in the definition (docs/live-modes.md).",
+        ) from None
 
 
 def _own_address(other: str) -> str:
@@ -299,7 +311,12 @@ def _own_address(other: str) -> str:
             made.connect(found[4])
             return str(made.getsockname()[0])
     except OSError as error:
-        raise LinkLost("no way to the other host", where=other, why=str(error)) from None
+        raise LinkLost(
+            "no way to the other host",
+            where=other,
+            why=error.strerror or str(error),
+            hint="Set 'link_address' of both sites in the definition (docs/live-modes.md).",
+        ) from None
 
 
 def opened(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -97,8 +98,9 @@ class _PeerAuthenticator(TlsAcceptor, Generic[P]):
         self, address: tuple[str, int], prepared: TlsConfig, who: Callable[[str], P | None]
     ) -> None:
         self._who = who
-        #: Peers that were authenticated and not yet returned by `accept`.
-        self.admitted: dict[TlsStream, P] = {}
+        #: Peers that were authenticated and not yet returned by `accept`. Weak: a peer that leaves
+        #: before it is greeted is never returned.
+        self.admitted: weakref.WeakKeyDictionary[TlsStream, P] = weakref.WeakKeyDictionary()
         super().__init__(listen(*address), prepared)
 
     def admit(self, stream: TlsStream) -> None:
@@ -132,6 +134,8 @@ class TlsServer(Generic[P]):
         self._guard = threading.Lock()
         self._running: dict[TlsStream, P] = {}
         self._reported = 0
+        #: Whether the last check of the permissions failed.
+        self._unchecked = False
         self._closed = False
         self._acceptor = _PeerAuthenticator(address, _server_context(folder), who)
         self.port = self._acceptor.port
@@ -146,7 +150,7 @@ class TlsServer(Generic[P]):
             except Unreachable:
                 pass  # no connection was made
             if clock.monotonic_s() >= recheck_s:
-                self.recheck()
+                self._try_recheck()
                 recheck_s = clock.monotonic_s() + RECHECK_S
 
     def _begin(self, stream: TlsStream, peer: P) -> None:
@@ -158,9 +162,14 @@ class TlsServer(Generic[P]):
             stream.close()
             self._say(f"rejected {peer.name}: {SESSIONS_MAX} connections are open")
             return
-        threading.Thread(
+        thread = threading.Thread(
             target=self._work, args=(stream, peer), name=f"tls-{peer.name}", daemon=True
-        ).start()
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system permits no more threads
+            self._end(stream)
+            self._say(f"rejected {peer.name}: {error}")
 
     def _work(self, stream: TlsStream, peer: P) -> None:
         try:
@@ -168,12 +177,28 @@ class TlsServer(Generic[P]):
         except (MirrordError, OSError) as error:
             self._say(f"{peer.name}: {error}")
         finally:
-            stream.close()
-            with self._guard:
-                self._running.pop(stream, None)
+            self._end(stream)
+
+    def _end(self, stream: TlsStream) -> None:
+        stream.close()
+        with self._guard:
+            self._running.pop(stream, None)
+
+    def _try_recheck(self) -> None:
+        """Nobody's permissions are known while they cannot be read: the connections stay."""
+        try:
+            self.recheck()
+        except OSError as error:
+            if not self._unchecked:
+                self._say(f"the peers' permissions cannot be checked: {error.strerror or error}")
+            self._unchecked = True
+        else:
+            self._unchecked = False
 
     def recheck(self) -> None:
-        """Close the connections of peers whose permissions were changed or withdrawn."""
+        """Close the connections of peers whose permissions were changed or withdrawn. `OSError`
+        when they cannot be read.
+        """
         with self._guard:
             running = list(self._running.items())
         fingerprints = {stream.fingerprint for stream, _ in running}

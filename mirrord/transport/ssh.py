@@ -116,13 +116,28 @@ def open_ssh(
     from mirrord.transport import ssh_client
 
     route = ssh_client.connect(host, jumps)
+    overdue = threading.Event()
+
+    def end() -> None:
+        overdue.set()
+        route.close()
+
+    # Paramiko waits without a limit for the answer to the request to run a program.
+    timer = threading.Timer(route.target.connect_s, end)
+    timer.daemon = True
+    timer.start()
     try:
-        channel = route.last.open_session(
-            window_size=ssh_client.WINDOW_BYTES,
-            max_packet_size=ssh_client.PACKET_BYTES_MAX,
-            timeout=route.target.connect_s,
-        )
-        channel.exec_command(shlex.join([*host.command, *arguments]))
+        try:
+            channel = route.last.open_session(
+                window_size=ssh_client.WINDOW_BYTES, max_packet_size=ssh_client.PACKET_BYTES_MAX
+            )
+            channel.exec_command(shlex.join([*host.command, *arguments]))
+        finally:
+            timer.cancel()
+            timer.join()
+            if overdue.is_set():
+                stage = "the login is accepted, but no program starts"
+                raise failures.silent(route.target, stage) from None
     except (paramiko.SSHException, EOFError, OSError) as error:
         route.close()
         why = error.text if isinstance(error, paramiko.ChannelException) else str(error)

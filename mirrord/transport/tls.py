@@ -6,16 +6,17 @@ over SSH, and then accept no other peer (docs/security.md).
 
 from __future__ import annotations
 
-import errno
+import ipaddress
 import selectors
 import socket
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
 from mirrord.core.errors import IoFailed, Unreachable, Untrusted
 from mirrord.system import clock
+from mirrord.system.descriptors import are_exhausted
 from mirrord.system.native import TlsAlert, TlsConfig, TlsError, TlsSession, TlsUntrusted
 from mirrord.transport.tlsstream import TlsStream
 
@@ -240,6 +241,7 @@ class _PendingHandshake:
 
     def __init__(self, connection: socket.socket, prepared: TlsConfig, address: str) -> None:
         self.connection, self.address = connection, address
+        self.network = _network_of(address)
         self.tls = prepared.session()
         self.deadline_s = clock.monotonic_s() + HANDSHAKE_S
         self._bytes_left = HANDSHAKE_BYTES_MAX
@@ -265,11 +267,19 @@ class _PendingHandshake:
             raise ConnectionAbortedError("it does not read the reply")
 
 
+def _network_of(address: str) -> str:
+    """What one host may have: an IPv4 address, or the first 64 bits of an IPv6 address."""
+    found = ipaddress.ip_address(address)
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is None:
+        return found.packed[:8].hex()
+    return address
+
+
 class TlsAcceptor:
     """A listening socket with its pending handshakes; rejects peers without a valid certificate.
 
     No pending connection delays the others: handshakes run concurrently, each with a deadline, and
-    when there are too many the oldest is closed.
+    when there are too many the oldest of the network with the most is closed.
     """
 
     def __init__(self, listening: socket.socket, prepared: TlsConfig) -> None:
@@ -332,16 +342,24 @@ class TlsAcceptor:
         try:
             connection, address = self._listening.accept()
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
+            if are_exhausted(error):
                 clock.sleep_s(0.05)  # no descriptors left: the connection stays in the queue
             return
         if len(self._pending) >= PENDING_MAX:
-            self._reject(next(iter(self._pending.values())), OSError("too many pending handshakes"))
+            self._reject(self._surplus(), OSError("too many pending handshakes"))
         pending = _PendingHandshake(connection, self._prepared, address[0])
         connection.setblocking(False)
         tune(connection)
         self._pending[connection] = pending
         self._selector.register(connection, selectors.EVENT_READ, pending)
+
+    def _surplus(self) -> _PendingHandshake:
+        """The oldest handshake of the network that has the most: a flood from one network does not
+        close the connections of others.
+        """
+        counts = Counter(each.network for each in self._pending.values())
+        most = max(counts.values())
+        return next(each for each in self._pending.values() if counts[each.network] == most)
 
     def _advance(self, pending: _PendingHandshake) -> None:
         if pending.connection not in self._pending:

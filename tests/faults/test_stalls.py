@@ -6,6 +6,7 @@ import threading
 import time
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from tests.support.service import PATIENCE_S, until
 class Updating(threading.Thread):
     """A verb of the site's service, in a thread."""
 
-    def __init__(self, site: Remote, verb: str = "initialize") -> None:
+    def __init__(self, site: Any, verb: str = "initialize") -> None:
         super().__init__()
         self.error: MirrordError | None = None
         self.took_s = 0.0

@@ -64,8 +64,8 @@ def pair(
     client.start()
     server.start()
     if further:
-        client.widen()
-        server.widen()
+        client.widen(further)
+        server.widen(further)
     try:
         yield client, server
     finally:

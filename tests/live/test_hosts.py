@@ -132,3 +132,32 @@ def test_a_scheduled_policy_over_the_agent(remote: Remote) -> None:
     home.run("reverse", "db", "--yes")
     wait_until(lambda: is_semi("source"), "semi-sync from the other host", 60)
     assert "semi-window 1048576" in (remote.destination.store / "config").read_text()
+
+
+def test_a_host_whose_address_only_ssh_knows_needs_link_addresses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program ssh reaches it by a ProxyCommand, which says nothing of its address."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh/config").write_text("Host 127.0.0.1\n  ProxyCommand gate %h %p\n")
+    remote = Remote(tmp_path, "--allow", f"receive={tmp_path}/b")
+    try:
+        home = remote.home
+        host = home.folder / "etc/hosts.d/dr.toml"
+        host.write_text(host.read_text() + 'transport = "openssh"\n')
+        remote.create()
+        said = home.run("initialize", "db", status=2)
+        assert "error: dr: the address for the replica link is not known: " in said
+        assert "ProxyCommand" in said and "hint: Set 'link_address' of both sites" in said
+        file = home.folder / "etc/mirrors.d/db.toml"
+        text = file.read_text()
+        for site in ("primary", "secondary"):
+            text = text.replace(f"[site.{site}]", f'[site.{site}]\nlink_address = "127.0.0.1"')
+        file.write_text(text)
+        home.run("initialize", "db")
+        home.run("serve", "db")
+        qemu_io(home.uri(), "write -P 1 0 1M")
+        remote.assert_equal()
+    finally:
+        remote.close()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import resource
 import socket
 import stat
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -166,6 +169,44 @@ def test_a_wrong_file_lets_nobody_in_and_keeps_nobody_out(place: Place, serving:
     stream = connect_tls(serving.host(right))
     assert line(stream).startswith("paris")
     stream.close()
+
+
+def test_a_peer_is_not_unknown_because_no_file_can_be_opened(place: Place) -> None:
+    place.issue("berlin")
+    peer = place.peers.load("berlin")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            place.peers.of(peer.fingerprint)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert place.peers.of(peer.fingerprint) == peer
+
+
+def test_peers_that_leave_before_they_are_greeted_are_forgotten(place: Place) -> None:
+    folder, peers = place.authority.folder, place.peers
+    blocks = place.issue("berlin").read_text().split("-----BEGIN CERTIFICATE")
+    key, own, trusted = blocks[0], *("-----BEGIN CERTIFICATE" + each for each in blocks[1:])
+    prepared = context(server=False, certificate=own, key=key, trusted=trusted)
+    server = TlsServer(folder, peers.of, lambda stream, peer: None, ("127.0.0.1", 0))
+    acceptor = server._acceptor
+    for _ in range(3):
+        tls = prepared.session()
+        with socket.create_connection(("127.0.0.1", server.port)) as leaver:
+            leaver.sendall(tls.outgoing())
+            with pytest.raises(Unreachable):
+                acceptor.accept(0.3)
+            while tls.handshaking():
+                tls.feed(leaver.recv(1 << 16))
+            leaver.sendall(tls.outgoing())
+            # A reset: it does not even wait for the greeting.
+            leaver.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with pytest.raises(Unreachable):
+            acceptor.accept(0.3)
+    gc.collect()
+    assert acceptor.rejected == 3 and not acceptor.admitted
+    server.close()
 
 
 def test_another_authority_lets_nobody_in(tmp_path: Path, place: Place, serving: Serving) -> None:
