@@ -63,6 +63,14 @@ def end(place: Layout) -> bool:
                 where=str(path),
                 hint=f"Move it away, or delete it: btrfs subvolume delete {path / nested[0]}",
             )
+        own = store.kept(layout.beside(path, place.known))
+        if own:
+            raise Refused(
+                "the copy is the source of another mirror",
+                where=str(path),
+                why=f"it has snapshots of its own ({own[-1].snapshot.name})",
+                hint="Delete that mirror first ('mirrord delete'); or rename the copy to keep it.",
+            )
         subvolume.delete("BTRFS:COPY:DELETE", path)
         files.sync_directory(path.parent)
     if place.copy_file.exists():

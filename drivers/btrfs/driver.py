@@ -110,7 +110,7 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
         if os.geteuid() != 0:
             raise refusals.permission_missing(str(self), "btrfs snapshots and streams need root")
         path = Path(self.location)
-        there = layout.nearest_existing(path)
+        there = layout.nearest_existing(Path(os.path.realpath(path)))
         if not ioctl.is_btrfs(there):
             raise Unsupported(
                 "this is not on a btrfs file system",

@@ -179,11 +179,9 @@ def resolve(location: str, known: Known) -> Layout:
     created, as `current`. The store of a subvolume that is a mount point is inside it, because the
     folder around it is on another file system.
     """
-    path = Path(os.path.realpath(Path(location).parent)) / Path(location).name
-    if path.is_symlink():
-        if beside(path, known).shown_wrapper() is not None:
-            return beside(path, known)
-        path = Path(os.path.realpath(path))
+    path = _followed(Path(location), known)
+    if beside(path, known).shown_wrapper() is not None:
+        return beside(path, known)
     if subvolume.is_subvolume(path):
         if is_mount_point(path):
             return Layout(path, path, path / STORE / (path.name or "volume"), known, mounted=True)
@@ -192,6 +190,16 @@ def resolve(location: str, known: Known) -> Layout:
         return beside(path, known)  # a subvolume that was lost; its store is still there
     view = path / DESTINATION_NAME
     return Layout(path, view, path / STORE / DESTINATION_NAME, known)
+
+
+def _followed(path: Path, known: Known) -> Path:
+    """Where links lead, up to a view: that is the volume, and not the snapshot that it shows."""
+    for _ in range(40):  # as many as the kernel follows
+        path = Path(os.path.realpath(path.parent)) / path.name
+        if not path.is_symlink() or beside(path, known).shown_wrapper() is not None:
+            return path
+        path = path.parent / os.readlink(path)
+    return Path(os.path.realpath(path))
 
 
 def beside(path: Path, known: Known) -> Layout:

@@ -13,12 +13,13 @@ from mirrord.config.together import check_together
 from mirrord.control.commands.takeover import takeover
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import NotFound, Refused, UsageError
-from mirrord.core.model import Definition, Endpoint
+from mirrord.core.model import Definition, Endpoint, Role
 from mirrord.core.names import check_mirror_name
 from mirrord.core.relationship import Relationship, SiteRecord
 from mirrord.core.results import Result
 from mirrord.drivers.contract import Driver
 from mirrord.engine import direction
+from mirrord.engine.members import Members
 from mirrord.system.explain import explained
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def adopt(
     with explained():
         service.paths.make()
         planned = plan(service.definitions, service.driver(ends[0]), ends, mirror, name)
+        if other:
+            _check_other(service, planned.definition, ends[0])
         if not yes:
             data = {"plan": list(planned.lines)}
             return Result("confirmation-required", "\n".join(planned.lines), data)
@@ -135,6 +138,26 @@ def plan(
         "   Schedule, retention and all other settings are the defaults: the record has none.",
     )
     return Plan(definition, lines)
+
+
+def _check_other(service: Service, definition: Definition, mine: Endpoint) -> None:
+    """`Refused` when the other end that was given is another volume: it would be recorded as an end
+    of the mirror, and the real one never be looked at again. Nothing may be there: it may be lost.
+    """
+    ends = definition.source, definition.destination
+    endpoint, there = ends if ends[0].location == mine.location else reversed(ends)
+    found = direction.look(Members([service.driver(there)]), definition.id)
+    if found.facts is None or found.facts.role is Role.ABSENT or any(found.records):
+        return
+    known = {one.guid for one in service.driver(endpoint).snapshots()}
+    if known.isdisjoint(one.guid for one in found.snapshots):
+        raise Refused(
+            "this volume is not the other end of the mirror",
+            where=str(there),
+            why=f"it has no relationship record of it, and no snapshot in common with {endpoint}",
+            hint="Check the path. If the other end was lost, give a path at which nothing exists "
+            "yet.",
+        )
 
 
 def _record(driver: Driver, wanted: str) -> Relationship:

@@ -59,6 +59,32 @@ def refuse_members(definition: Definition) -> None:
         )
 
 
+def refuse_middle(mirror: Mirror) -> None:
+    """`Refused` while the read-only destination is the source of another mirror of this host: when
+    it belongs to no mirror any more, it shows nothing that could be replicated, and the source is
+    about to lose the other mirror's base.
+    """
+    if Role.MIRROR not in mirror.destination.roles():
+        return
+    ends = set(map(str, mirror.destination.drivers))
+    pinned = pinning.of_others(mirror, mirror.destination.snapshots())
+    ids = {mirror_id for by in pinned.values() for mirror_id in by}
+    others = [
+        one.name
+        for one in mirror.relation.definitions.all()
+        if one.id in ids or not ends.isdisjoint(str(pair.source) for pair in one.pairs)
+    ]
+    if others:
+        raise Refused(
+            "the destination is the source of another mirror",
+            where=str(mirror.destination),
+            why=f"{', '.join(others)} replicates what it shows, and could not continue",
+            hint=f"Run 'mirrord break {mirror.name}' first: {others[0]} then continues from the "
+            f"writable destination. Or let it continue from {mirror.source}: 'mirrord "
+            f"change-source {others[0]} {mirror.source}'.",
+        )
+
+
 def change_source(mirror: Mirror, endpoint: Endpoint, driver: Driver) -> Result:
     """Switch the mirror to another source that has its base: the next update is incremental.
 

@@ -412,7 +412,8 @@ def _common(mirror: Mirror, ours: list[Snapshot], theirs: list[Snapshot]) -> Sna
             "the two ends have no snapshot in common",
             where=f"mirror '{mirror.name}'",
             why="every common snapshot was deleted or changed at one end",
-            hint="A full transfer is required: delete this mirror and create it again with another "
+            hint=plan.check_source_path(mirror.source.snapshots())
+            + "A full transfer is required: delete this mirror and create it again with another "
             "destination; this removes neither volume.",
         )
     return common

@@ -4,6 +4,8 @@ from one whose file system is not mounted, and to create nothing below an unused
 
 from __future__ import annotations
 
+import os
+from collections.abc import Collection
 from pathlib import Path
 
 from mirrord.core.errors import MIRROR, Refused
@@ -41,8 +43,12 @@ def _check_mounted(mirror: Mirror, endpoint: Endpoint, facts: VolumeFacts, where
     if not facts.mount:
         return
     known = mirror.catalogue.place(mirror.id, str(endpoint))
-    mount = known[0] if known else "" if endpoint.host else _fstab_mount(facts)
-    if mount and mount != facts.mount and _is_below(facts.location, mount):
+    # An endpoint may lead to the mount point by a link; a view is without links.
+    paths = {facts.location, facts.view}
+    if not endpoint.host:
+        paths.add(os.path.realpath(facts.location))
+    mount = known[0] if known else "" if endpoint.host else _fstab_mount(paths)
+    if mount and mount != facts.mount and _is_below(paths, mount):
         raise Refused(
             "the file system of the source is not mounted",
             where=where,
@@ -61,16 +67,18 @@ def _check_mounted(mirror: Mirror, endpoint: Endpoint, facts: VolumeFacts, where
         )
 
 
-def _is_below(location: str, mount: str) -> bool:
-    return Path(location).is_relative_to(mount)
+def _is_below(paths: Collection[str], mount: str) -> bool:
+    return any(Path(path).is_relative_to(mount) for path in paths)
 
 
-def _fstab_mount(facts: VolumeFacts) -> str:
-    """The mount point that fstab(5) has nearest above the location; "" for none."""
+def _fstab_mount(paths: Collection[str]) -> str:
+    """The mount point that fstab(5) has nearest above a location; "" for none. paths: all by which
+    it is known.
+    """
     try:
         lines = _FSTAB.read_text(errors="surrogateescape").splitlines()
     except OSError:
         return ""
     found = [fields[1] for line in lines if len(fields := line.split()) > 1 and line[0] != "#"]
-    above = [mount for mount in found if mount != "/" and _is_below(facts.location, mount)]
+    above = [mount for mount in found if mount != "/" and _is_below(paths, mount)]
     return max(above, key=len, default="")

@@ -154,10 +154,22 @@ def _hint(name: str, source: Sequence[Snapshot], destination: Sequence[Snapshot]
             f"'mirrord resync {name}' continues incrementally from {older.name}, the newest "
             "snapshot that both ends still have."
         )
-    return (
+    return check_source_path(source) + (
         "The ends have no common snapshot any more: a full transfer is required. Run "
         f"'mirrord break {name}' and 'mirrord delete {name}', then create the mirror again with "
         "another destination; the old one is kept until you remove it."
+    )
+
+
+def check_source_path(source: Sequence[Snapshot]) -> str:
+    """What to check before everything is transferred again: where the source has no snapshot at
+    all, another volume may be at its path. Ends with a space, or is "".
+    """
+    if source:
+        return ""
+    return (
+        "The source has no snapshot: first check that its path in the definition leads to the "
+        "volume that was mirrored. "
     )
 
 

@@ -82,6 +82,7 @@ def restore_files(
         _job(Path(chosen.path), into_root, _inside(mirror, path), keep_parents=keep_parents)
         for path in paths
     ]
+    _check_targets([new for _old, new in jobs])
     for _old, new in jobs:
         if os.path.lexists(new) and not overwrite:
             raise Refused(
@@ -158,6 +159,17 @@ def _job(
             hint="Restore the folder itself, or give another one with --to.",
         )
     return old, new
+
+
+def _check_targets(targets: list[Path]) -> None:
+    """Raise `UsageError` when one file would be put over, or into, another one of the command."""
+    for number, new in enumerate(targets):
+        for other in targets[:number]:
+            if new.is_relative_to(other) or other.is_relative_to(new):
+                raise UsageError(
+                    f"two of the files would be restored to the same place: {new}",
+                    hint="Restore them one at a time, each to its own folder (--to FOLDER).",
+                )
 
 
 def _no_links(root: Path, inside: PurePosixPath) -> Path:

@@ -19,6 +19,7 @@ from mirrord.core.results import Result
 from mirrord.core.states import Activity, Already, State, Verb
 from mirrord.core.units import format_size
 from mirrord.engine import (
+    cascade,
     direction,
     failover_steps,
     pinning,
@@ -276,6 +277,7 @@ def _delete_held(mirror: Mirror, *, yes: bool, keep_snapshots: bool) -> Result:
         pending = recovery.recover(mirror).pending
         if not (yes and mirror.row().state is State.MIRRORED):
             mirror.permit(Verb.DELETE)
+        cascade.refuse_middle(mirror)
         if pending is not None:
             recovery.drop(mirror, pending)
         count, trouble = 0, _unpin(mirror, mirror.source, mirror.destination)

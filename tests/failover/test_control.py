@@ -315,6 +315,22 @@ def test_a_mirror_is_adopted_after_its_controller_was_lost(world: World, tmp_pat
     other.close()
 
 
+def test_another_volume_is_not_adopted_as_the_other_end(world: World, tmp_path: Path) -> None:
+    world.initialized()
+    before = records(world)
+    other = other_world(world, world.lab, tmp_path / "other")
+    (other.paths.mirrors / f"{NAME}.toml").unlink()
+    for which, wrong in (("destination", "foreign"), ("source", "foreign")):
+        endpoint, volume = world.end(which), getattr(world.lab, wrong)()
+        with pytest.raises(Refused, match="not the other end"):
+            other.service.adopt(endpoint, other=str(volume), yes=True)
+        assert volume.relationships() == {} and records(world) == before
+    assert not list(other.paths.mirrors.iterdir())
+    other.service.adopt(world.end("destination"), other=world.end("source"), yes=True)
+    other.service.update(NAME)
+    other.close()
+
+
 def test_a_volume_that_never_was_one_is_not_adopted(world: World) -> None:
     world.create()
     with pytest.raises(NotFound, match="it has none"):

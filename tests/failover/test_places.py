@@ -35,7 +35,7 @@ class Disks:
     def detach(self) -> None:
         subprocess.run(["umount", self.mount], check=True)
 
-    def create(self, kind: str, destination: Path) -> Path:
+    def create(self, kind: str, destination: Path, *, by_link: str = "") -> Path:
         source = self.mount / "home"
         if kind == "btrfs":
             btrfs.make_subvolume(source)
@@ -43,7 +43,12 @@ class Disks:
         else:
             with Volume.create(source, SIZE_BYTES) as volume:
                 volume.write(0, b"data")
-        self.service.create(NAME, f"{kind}:{source}", f"{kind}:{destination}")
+        path = source
+        if by_link:
+            link = self.mount.with_name("link")
+            link.symlink_to(self.mount / by_link)
+            path = link / source.relative_to(self.mount / by_link)
+        self.service.create(NAME, f"{kind}:{path}", f"{kind}:{destination}")
         self.service.initialize(NAME)
         return source
 
@@ -66,6 +71,22 @@ def disks(tmp_path: Path) -> Iterator[Disks]:
             made.service.close()
             if os.path.ismount(made.mount):
                 made.detach()
+
+
+@pytest.mark.parametrize("by_link", [".", "home"], ids=["to_the_disk", "to_the_volume"])
+def test_a_source_is_told_apart_too_when_a_link_leads_to_it(disks: Disks, by_link: str) -> None:
+    with btrfs.folders() as (_here, there):
+        disks.create("btrfs", there / "copy", by_link=by_link)
+        disks.detach()
+        for verb in (
+            lambda: disks.service.update(NAME),
+            lambda: disks.service.restore_all(NAME, snapshot=None, yes=True),
+        ):
+            with pytest.raises(Refused, match="file system of the source is not mounted"):
+                verb()
+        assert os.listdir(disks.mount) == [], "nothing was made below the mount point"
+        disks.attach(disks.image)
+        assert disks.service.update(NAME).status == "unchanged"
 
 
 @pytest.mark.parametrize("kind", ["btrfs", "block"])

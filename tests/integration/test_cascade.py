@@ -72,6 +72,26 @@ def test_the_last_goes_on_from_the_first_when_the_middle_is_lost(
     assert world.service.status("far")[0].healthy
 
 
+@pytest.mark.parametrize("before", ["break", "change-source"])
+def test_the_mirror_to_the_middle_is_deleted_once_the_last_does_not_need_it(
+    world: World, lab: Lab, last: Driver, before: str
+) -> None:
+    with pytest.raises(Refused, match="the source of another mirror"):
+        world.service.delete(NAME, yes=True, keep_snapshots=False)
+    assert world.service.update("far").status == "unchanged"
+    if before == "break":
+        world.service.break_off(NAME)
+        source = lab.destination()
+    else:
+        world.service.change_source("far", str(lab.source()))
+        source = lab.source()
+    world.service.delete(NAME, yes=True, keep_snapshots=False)
+    lab.change(source, 7)
+    assert world.service.update("far").status == "done"
+    assert world.service.history("far", limit=1).transfers[0].base, "it was incremental"
+    assert lab.content(last) == lab.content(source)
+
+
 def test_a_scheduled_update_is_from_the_source_that_it_has_now(
     world: World, lab: Lab, last: Driver
 ) -> None:

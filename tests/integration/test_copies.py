@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+from mirrord.core.errors import Refused
 from mirrord.core.model import Role
+from tests.contract.lab_btrfs import BtrfsLab
+from tests.support import btrfs
 from tests.support.world import NAME, World
 
 
@@ -43,3 +47,18 @@ def test_the_command_line_makes_and_removes_a_copy(world: World) -> None:
     ended = world.cli("break", NAME, "--end-test", "--json")
     assert json.loads(ended.stdout)["status"] == "done"
     assert type(world.lab.destination())(place).facts().role is Role.ABSENT
+
+
+def test_a_copy_that_another_mirror_has_as_its_source_is_not_removed(tmp_path: Path) -> None:
+    with btrfs.folders() as (here, there):
+        world = World(BtrfsLab(here, there), tmp_path / "home").initialized()
+        copy = Path(str(world.service.begin_test(NAME).data["location"]))
+        world.service.create("further", f"btrfs:{copy}", f"btrfs:{here / 'further'}")
+        world.service.initialize("further")
+        (copy / "work").write_text("of today")
+        with pytest.raises(Refused, match="source of another mirror"):
+            world.service.end_test(NAME)
+        assert (copy / "work").read_text() == "of today"
+        world.service.delete("further", yes=True, keep_snapshots=False)
+        assert world.service.end_test(NAME).status == "done" and not copy.exists()
+        world.close()

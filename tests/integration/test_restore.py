@@ -68,6 +68,30 @@ def test_what_is_there_is_kept_unless_told_and_even_then_beside(files: tuple[Wor
         restore(world, "etc/hosts", overwrite=True)
 
 
+@pytest.mark.parametrize(
+    "paths", [("etc/hosts", "opt/hosts"), ("etc", "opt/etc"), ("etc/hosts", "etc/hosts")]
+)
+def test_files_that_would_replace_each_other_are_refused_and_none_is_restored(
+    files: tuple[World, Path], tmp_path: Path, paths: tuple[str, ...]
+) -> None:
+    world, home = files
+    (home / "opt" / "etc").mkdir(parents=True)
+    (home / "opt" / "hosts").write_text("two\n")
+    world.service.update(NAME)
+    folder = tmp_path / "restored"
+    folder.mkdir()
+    with pytest.raises(UsageError, match="same place"):
+        restore(world, *paths, into=folder)
+    assert os.listdir(folder) == []
+
+
+def test_a_folder_and_a_file_in_it_are_refused(files: tuple[World, Path]) -> None:
+    world, home = files
+    with pytest.raises(UsageError, match="same place"):
+        restore(world, "etc", "etc/hosts", overwrite=True)
+    assert not (home / "etc.before-restore").exists()
+
+
 def test_any_snapshot_and_any_folder(files: tuple[World, Path], tmp_path: Path) -> None:
     world, home = files
     first = world.lab.destination().facts().shown

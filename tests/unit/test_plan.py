@@ -46,7 +46,10 @@ def test_find_base_names_what_is_wrong_and_the_way_on() -> None:
     assert "no longer exists at the source" in gone.why and "mirrord resync home" in gone.hint
     spoiled = find_base("home", both, [snap(1), snap(2)._replace(intact=False)], "g2")
     assert isinstance(spoiled, Conflict) and "at the destination" in spoiled.why
+    other = find_base("home", [snap(1)], [snap(2)], "g2")
+    assert isinstance(other, Conflict) and "check that its path" not in other.hint
     nothing = find_base("home", [], [snap(2)], "g2")
+    assert isinstance(nothing, Conflict) and "check that its path" in nothing.hint
     assert isinstance(nothing, Conflict) and "full transfer" in nothing.hint
 
 

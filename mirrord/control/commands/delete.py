@@ -5,8 +5,9 @@ Panel: Mirrors 10
 Removes the definition, the records, and the mirror's reference snapshots at the source. The data at
 the destination is kept. A working (`mirrored`) mirror is deleted only with `--yes`, which also
 proceeds when the source cannot be reached; its destination stays read-only as last shown. The
-command does not ask. The mirror's pins are removed; for an end that cannot be reached the output
-shows how to do that later.
+command does not ask. It is refused while the read-only destination is the source of another mirror
+of this host (a cascade): break this mirror first, or give the other one another source. The
+mirror's pins are removed; for an end that cannot be reached the output shows how to do that later.
 """
 
 from __future__ import annotations
