@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import stat
@@ -163,13 +164,12 @@ def _job(
 
 def _check_targets(targets: list[Path]) -> None:
     """Raise `UsageError` when one file would be put over, or into, another one of the command."""
-    for number, new in enumerate(targets):
-        for other in targets[:number]:
-            if new.is_relative_to(other) or other.is_relative_to(new):
-                raise UsageError(
-                    f"two of the files would be restored to the same place: {new}",
-                    hint="Restore them one at a time, each to its own folder (--to FOLDER).",
-                )
+    for before, new in itertools.pairwise(sorted(targets)):  # sorted: what is inside comes next
+        if new.is_relative_to(before):
+            raise UsageError(
+                f"two of the files would be restored to the same place: {new}",
+                hint="Restore them one at a time, each to its own folder (--to FOLDER).",
+            )
 
 
 def _no_links(root: Path, inside: PurePosixPath) -> Path:
