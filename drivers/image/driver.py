@@ -360,7 +360,9 @@ class ImageDriver(Driver, Live):
 
     def live_break(self) -> None:
         """See `Live.live_break`."""
-        self._tell("break")
+        end = self._demand_end()
+        with self.lock(f"mirrord {end.name}"):
+            self._process.break_off()
 
     def live_rejoin(self) -> None:
         """See `Live.live_rejoin`."""

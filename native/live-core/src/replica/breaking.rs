@@ -25,6 +25,13 @@ impl Breaking {
     pub fn is_no(&self) -> bool {
         *self == Breaking::No
     }
+
+    pub fn rollback_left(&self) -> usize {
+        match self {
+            Breaking::Rolling(left) => *left,
+            _ => 0,
+        }
+    }
 }
 
 impl Replica {

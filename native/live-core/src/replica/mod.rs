@@ -142,6 +142,9 @@ pub struct Status {
     pub before_image_bytes: u64,
     /// Operations in the redo log that are not in the image yet; None: no log is open.
     pub redo: Option<usize>,
+    /// A break is in progress; so many before-images have yet to be written back.
+    pub breaking: bool,
+    pub rollback: usize,
     pub problem: String,
 }
 
@@ -426,6 +429,8 @@ impl Replica {
             since: self.record.since,
             before_image_bytes: self.undo.end.saturating_sub(side::HEAD),
             redo: (self.redo.log() != 0).then_some(self.redo.left()),
+            breaking: !self.breaking.is_no(),
+            rollback: self.breaking.rollback_left(),
             problem: self.problem.clone(),
         }
     }
