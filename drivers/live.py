@@ -132,7 +132,9 @@ class Live(Volume):
 
     @abc.abstractmethod
     def live_break(self) -> None:
-        """Make a secondary with a consistent image a primary of the next epoch."""
+        """Make a secondary with a consistent image a primary of the next epoch. Returns when it is
+        one, or after some seconds while the status says `breaking`: a slow disk may need longer.
+        """
 
     @abc.abstractmethod
     def live_rejoin(self) -> None:

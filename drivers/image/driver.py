@@ -36,6 +36,8 @@ _TLS_KEYS = {
     "tls-peer": "peer.pem",
 }
 _TLS = tuple(_TLS_KEYS.values())
+#: So many characters of a mirror's id are in the names of its units.
+_UNIT_ID = 8
 #: A verb of another process at the same end is over soon.
 _LOCK_WAIT_S = 20.0
 
@@ -195,7 +197,7 @@ class ImageDriver(Driver, Live):
                 wanted = wanted._replace(link=self._process.address(link))
             if not self._process.is_running():
                 self._record(wanted)
-                self._process.start(f"{end.name}-{end.site}", self._lines(wanted))
+                self._process.start(_unit_of(end), self._lines(wanted))
             elif wanted != end:
                 wanted = wanted._replace(link=end.link or wanted.link)  # the present listener stays
                 self._record(wanted)
@@ -358,7 +360,9 @@ class ImageDriver(Driver, Live):
 
     def live_break(self) -> None:
         """See `Live.live_break`."""
-        self._tell("break")
+        end = self._demand_end()
+        with self.lock(f"mirrord {end.name}"):
+            self._process.break_off()
 
     def live_rejoin(self) -> None:
         """See `Live.live_rejoin`."""
@@ -390,7 +394,7 @@ class ImageDriver(Driver, Live):
         if end is None and not self._store.is_dir():
             return
         with self.lock("mirrord"):
-            self._process.remove(f"{end.name}-{end.site}" if end else "")
+            self._process.remove(_unit_of(end) if end else "")
             for address in end.served if end else ():
                 path = at_path(address)
                 if path is not None:
@@ -425,6 +429,11 @@ class ImageDriver(Driver, Live):
     def _record(self, end: _End) -> None:
         data = json.dumps(end._asdict()).encode()
         files.write_atomic(f"{_LABEL}:RECORD", self._store / "end.json", data, mode=0o600)
+
+
+def _unit_of(end: _End) -> str:
+    """Other clients of this host may have mirrors of the same name here."""
+    return f"{end.name}-{end.site}-{end.mirror_id[:_UNIT_ID]}"
 
 
 def _remove_empty(folder: Path) -> None:

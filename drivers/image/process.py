@@ -31,8 +31,10 @@ from mirrord.system import clock, command, files, native, paths, sockets
 _LABEL = "IMAGE:PROCESS"
 _ADDRESS = re.compile(r"([A-Za-z0-9._-]+|[0-9A-Fa-f:.]+|\[[0-9A-Fa-f:.%]+\])([:/][0-9]{1,5})?")
 _ANSWER_S = 5.0
-#: A break drains and syncs first.
+#: A change of mode or role syncs first.
 _SLOW_ANSWER_S = 60.0
+#: A break that takes longer is looked at in the status.
+BREAK_ANSWER_S = 10.0
 #: Enough on a busy machine; an error is read from its log, and ends the wait at once.
 _START_S = 60.0
 #: systemd itself ends a start or a stop after 90 s.
@@ -102,6 +104,19 @@ class LiveProcess:
             known["verify"] = VerifyStatus(**{**found, "differing": ranges})
         lists = {key: tuple(value) for key, value in known.items() if isinstance(value, list)}
         return LiveStatus(**{**known, **lists, "running": True})
+
+    def break_off(self) -> None:
+        """See `Live.live_break`."""
+        if self.status().breaking:
+            return
+        try:
+            self.ask("break", BREAK_ANSWER_S)
+        except Unreachable:
+            found = self.status()
+            if found.break_problem and not found.breaking:
+                raise refusal(found.break_problem, self._where) from None
+            if not found.breaking and not found.is_primary:
+                raise
 
     def await_full(self, patience_s: float) -> bool:
         """See `Live.live_await_full`."""

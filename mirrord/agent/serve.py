@@ -430,11 +430,16 @@ def _demand_end(opened: _Opened, arguments: dict[str, Any]) -> None:
     demand(opened.rules, opened.rights, needed, "mirror an image", str(opened.driver))
 
 
-def _demand_socket(opened: _Opened, arguments: dict[str, Any]) -> None:
-    """A unix socket must be in a place that the peer may use."""
+def _demand_clients(opened: _Opened, arguments: dict[str, Any]) -> None:
+    """A unix socket must be in a place that the peer may use. Over TCP clients on other hosts,
+    which that peer may be, write to the image.
+    """
     scheme, _, path = arguments["address"].partition(":")
     if scheme == "unix":
         rights_at(opened.rules, path)
+    if scheme not in ("", "unix") or arguments["allowed"]:
+        what = "serve an image over TCP"
+        demand(opened.rules, opened.rights, Right.REMOVE, what, str(opened.driver))
 
 
 def _demand_pause(opened: _Opened, arguments: dict[str, Any]) -> None:
@@ -466,5 +471,5 @@ _GUARDS: dict[str, _Guard] = {
     "divergence": _clamp(10_000),
     "begin_test": _demand_place,
     "live_create": _demand_end,
-    "live_serve": _demand_socket,
+    "live_serve": _demand_clients,
 }

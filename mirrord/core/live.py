@@ -88,6 +88,8 @@ class LiveStatus(NamedTuple):
     merge, merge_above_bytes, compress, durable: see `Live.live_merge` and `Live.live_traffic`.
     merged_writes, merged_bytes: replaced by later ones before they were sent; included in
     sent_bytes. payload_bytes: what the link was given; link_bytes: the same after compression.
+    breaking: a secondary becomes a primary; before that redo_operations are applied, or
+    rollback_left before-images written back. break_problem: why the last attempt failed.
     io: what reads and writes the image, `io_uring` or `threads`; io_reason: why it is not io_uring.
     """
 
@@ -148,6 +150,9 @@ class LiveStatus(NamedTuple):
     io: str = ""
     io_reason: str = ""
     verify: VerifyStatus = VerifyStatus()
+    breaking: bool = False
+    rollback_left: int = 0
+    break_problem: str = ""
 
     @property
     def is_primary(self) -> bool:

@@ -29,6 +29,8 @@ from mirrord.system.waiting import LOOK_S, Waiting
 _POLL_S = 0.1
 #: How long the primary may take to reach the replica.
 _CONNECT_S = 30.0
+#: How long a break may make no progress. The last step is a sync, which shows none.
+_BREAK_STALLED_S = 600.0
 _LOOPBACK = "127.0.0.1"
 
 
@@ -224,6 +226,34 @@ class LiveMirror:
                 )
             clock.sleep_s(_POLL_S)
         return status
+
+    def break_off(self, end: Live) -> None:
+        """Make a secondary a primary. However long its disk takes, as long as there is progress; an
+        interruption does not stop it.
+        """
+        end.live_break()
+        left, since_s = None, clock.monotonic_s()
+        while not (status := end.live_status()).is_primary:
+            self.run.check_abort()
+            if not status.breaking:
+                raise Refused(
+                    "this end did not become the primary",
+                    where=str(end),
+                    why=status.break_problem or status.problem or status.reason,
+                    hint=f"'mirrord status {self.name}' shows both ends; the same command tries "
+                    "again.",
+                )
+            now_left, now_s = (status.redo_operations, status.rollback_left), clock.monotonic_s()
+            if now_left != left:
+                left, since_s = now_left, now_s
+            if now_s - since_s > _BREAK_STALLED_S:
+                raise LinkLost(
+                    "the break takes too long",
+                    where=str(end),
+                    why="the disk of this end does not complete what it was given",
+                    hint="The break continues; the same command waits for its end.",
+                )
+            clock.sleep_s(_POLL_S)
 
     def copy(self, primary: Live, peer: Live) -> LiveStatus:
         """Let a primary copy what the other end lacks, whatever the mode, and wait until that has

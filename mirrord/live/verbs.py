@@ -126,7 +126,7 @@ def break_off(mirror: LiveMirror, *, snapshot: str | None = None) -> Result:
         if not there.running:
             there = mirror.destination.live_start("", "")
         if not there.is_primary:
-            mirror.destination.live_break()
+            mirror.break_off(mirror.destination)
         now = mirror.destination.live_status()
         mirror.record(State.BROKEN_OFF, f"broken off, epoch {now.epoch}")
         notes = _about_image(before, there)
@@ -267,7 +267,7 @@ def reverse(mirror: LiveMirror, *, yes: bool) -> Result:
                 source.live_mode(Mode.SYNC)
                 mirror.wait(source, "sync", lambda one: one.in_sync, _ROLES_S)
             _demand_in_sync(mirror)
-            destination.live_break()
+            mirror.break_off(destination)
             mirror.record(State.BROKEN_OFF, "reverse: the destination is a primary")
         if source.live_status().is_primary:
             _wait_fenced(mirror, source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,14 @@ from mirrord.core.errors import (
     MirrordError,
     NotFound,
     ProtocolError,
+    Refused,
     Unsupported,
     Untrusted,
     UsageError,
 )
 from mirrord.core.model import Endpoint, ReceiveRequest
 from mirrord.drivers.block.owner import Volume
+from mirrord.drivers.live import live_of
 from mirrord.drivers.registry import open_driver
 from mirrord.link.driver import RemoteDriver
 from mirrord.wire.methods import Right
@@ -130,6 +133,30 @@ def test_who_may_receive_cannot_read_what_is_there(tmp_path: Path) -> None:
         ):
             with pytest.raises(Untrusted):
                 attempt()
+
+
+@pytest.mark.parametrize("right", ["send", "receive"])
+def test_who_may_send_lets_no_client_of_another_host_write(tmp_path: Path, right: str) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    image = data / "db.img"
+    image.write_bytes(bytes(1 << 20))
+    with agents(tmp_path / "home", "--allow", f"{right}={data}") as others:
+        end = live_of(RemoteDriver.of(Endpoint("image", str(image), "there"), others))
+        attempts: tuple[Callable[[], str], ...] = (
+            lambda: end.live_serve("127.0.0.1:10809"),
+            lambda: end.live_serve("[::1]:10809"),
+            lambda: end.live_serve("localhost/10809"),
+            lambda: end.live_serve("", ("0.0.0.0/0",)),
+            lambda: end.live_serve(f"unix:{data}/s", ("0.0.0.0/0",)),
+        )
+        for attempt in attempts:
+            with pytest.raises(Refused if right == "receive" else Untrusted) as caught:
+                attempt()
+            if right != "receive":
+                assert "serve an image over TCP" in str(caught.value)
+        with pytest.raises(Refused, match="not mirrored yet"):
+            end.live_serve(f"unix:{data}/s")
 
 
 def test_who_may_append_cannot_delete_or_turn_back(tmp_path: Path) -> None:

@@ -400,3 +400,16 @@ def small_file_system(folder: Path, size: str) -> Iterator[Path]:
         yield folder
     finally:
         unmount(folder)
+
+
+@contextlib.contextmanager
+def ext4(folder: Path, size: str) -> Iterator[Path]:
+    """A small ext4 on a loop device."""
+    folder.mkdir()
+    device = folder.with_suffix(".ext4")
+    subprocess.run(["mkfs.ext4", "-q", device, size], check=True)
+    subprocess.run(["mount", "-o", "loop", device, folder], check=True)
+    try:
+        yield folder
+    finally:
+        unmount(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import socket
 import subprocess
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.live.kinds_of_io import EACH_IO
-from tests.live.lab import Client, End, Pair, small_file_system, stamp, wait_until
+from tests.live.lab import Client, End, Pair, ext4, small_file_system, stamp, wait_until
 
 
 def _uri(pair: Pair) -> str:
@@ -112,6 +113,30 @@ def test_a_full_disk_at_the_primary_fails_the_write(program: Path, tmp_path: Pat
             subprocess.run(["mount", "-o", "remount,size=64m", folder], check=True)
             wait_until(lambda: pair.primary.is_state("in-sync"), "sync with more space")
             pair.assert_equal()
+        finally:
+            pair.stop()
+
+
+def test_a_log_for_which_there_is_no_space_takes_none(program: Path, tmp_path: Path) -> None:
+    """ext4 keeps the part of a reservation for which there was space."""
+    with ext4(tmp_path / "small", "64M") as folder:
+        pair = Pair(program, tmp_path)
+        pair.secondary = End(program, folder / "t", "secondary", 8 << 20)
+        pair.primary.peer = f"127.0.0.1:{pair.secondary.link_port}"
+        try:
+            pair.start()
+            before = shutil.disk_usage(folder).free
+            assert pair.primary.ask("mode semi-sync") == {"ok": True}
+
+            def is_refused() -> bool:
+                return "no redo log: NoSpace" in (pair.secondary.status() or {})["reason"]
+
+            wait_until(is_refused, "the refusal")
+            assert (pair.secondary.state / "redo").stat().st_size == 0
+            assert shutil.disk_usage(folder).free > before - (1 << 20)
+            with Client(pair.primary) as client:
+                for block in range(64):
+                    assert client.write(block * 4096, stamp(block, 1)) == 0
         finally:
             pair.stop()
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.live.kinds_of_io import EACH_IO
-from tests.live.lab import Client, Pair, Writer, stamp, wait_until
+from tests.live.lab import BLOCK, Client, Pair, Writer, stamp, wait_until
 
 _BLOCKS = 1024
 
@@ -125,3 +125,56 @@ def test_a_stopped_primary_goes_on(pair: Pair) -> None:
     time.sleep(5)
     pair.primary.process.send_signal(signal.SIGCONT)
     _checked(pair, writer)
+
+
+#: Where the headers of the file with the before-images are, and its first entry's old bytes.
+_HEADERS, _FIRST = (0, 4096), 8192 + 40
+
+
+def _in_resync(pair: Pair) -> None:
+    """Neither end runs any more; the secondary was overwritten in part."""
+    pair.start()
+    with Client(pair.primary) as client:
+        for block in range(_BLOCKS):
+            assert client.write(block * BLOCK, stamp(block, 1)) == 0
+        pair.secondary.kill()
+        for block in range(_BLOCKS):
+            assert client.write(block * BLOCK, stamp(block, 2)) == 0
+    wait_until(lambda: pair.primary.is_state("out-of-sync"), "leaving sync")
+    assert pair.primary.ask(f"copy-rate {1 << 20}") == {"ok": True}
+    pair.secondary.start()
+    saved = 2 << 20
+    wait_until(
+        lambda: (pair.secondary.status() or {})["before_image_bytes"] >= saved, "before-images"
+    )
+    pair.stop()
+
+
+@pytest.mark.parametrize("damage", ["gone", "headers", "entry"])
+def test_before_images_that_are_lost_are_missed(pair: Pair, damage: str) -> None:
+    _in_resync(pair)
+    with (pair.secondary.state / "side").open("r+b") as side:
+        if damage == "gone":
+            side.truncate(0)
+        for at in {"headers": _HEADERS, "entry": (_FIRST + 99,)}.get(damage, ()):
+            side.seek(at)
+            side.write(b"damaged!")
+    for _ in range(2):
+        pair.secondary.start()
+        refused = pair.secondary.ask("break")
+        assert not refused["ok"] and "before-images (file 'side') are missing" in refused["error"]
+        assert (pair.secondary.status() or {})["state"] == "empty"
+        pair.secondary.kill()
+    pair.secondary.start()
+    pair.primary.start()
+    pair.wait_in_sync()
+    pair.assert_equal()
+    assert pair.secondary.bytes()[:BLOCK] == stamp(0, 2)
+
+
+def test_a_break_in_a_resync_goes_back(pair: Pair) -> None:
+    _in_resync(pair)
+    pair.secondary.start()
+    assert pair.secondary.ask("break") == {"ok": True}
+    image = b"".join(stamp(block, 1) for block in range(_BLOCKS))
+    assert pair.secondary.bytes()[: len(image)] == image

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from mirrord.drivers.image import process
+from tests.live.command import WORDS, Image, Mirror
 from tests.live.kinds_of_io import EACH_IO, RINGLESS
 from tests.live.lab import Client, End, Pair, stamp, wait_until
 from tests.support.service import takes_clients
@@ -103,6 +105,37 @@ def test_reads_pass_a_write_that_hangs(pair: Pair, tmp_path: Path) -> None:
             assert writer.answer() == (7, 0)
             assert time.monotonic() - asked > 3
         pair.assert_equal()
+
+
+def test_a_break_on_a_slow_disk_is_waited_for(tmp_path: Path) -> None:
+    """Longer than the process has for an answer; by the next command, if the first one ends."""
+    with _disk(tmp_path) as (image, server):
+        mirror = Mirror(tmp_path, size=_SIZE)
+        mirror.destination, mirror.ends[1] = Image(image), f"image:{image}"
+        home = mirror.home
+        try:
+            mirror.initialize()
+            server.send_signal(signal.SIGSTOP)
+            words = [*WORDS, "break", "db"]
+            with subprocess.Popen(words, env=home.environment) as killed:
+                wait_until(lambda: bool(mirror.destination.status()["breaking"]), "the break")
+                killed.kill()
+            began = time.monotonic()
+            with subprocess.Popen(
+                words, env=home.environment, stdout=subprocess.PIPE, text=True
+            ) as command:
+                while time.monotonic() < began + process.BREAK_ANSWER_S + 4:
+                    assert command.poll() is None
+                    time.sleep(0.1)
+                assert mirror.destination.status()["breaking"]
+                server.send_signal(signal.SIGCONT)
+                said, _ = command.communicate(timeout=60)
+            assert command.returncode == 0 and "'db' is broken off: " in said
+            assert mirror.destination.status()["role"] == "primary"
+            assert home.status()["state"] == "broken-off"
+        finally:
+            server.send_signal(signal.SIGCONT)
+            mirror.close()
 
 
 @RINGLESS

@@ -48,10 +48,11 @@ pub fn consistent_image(disk: &Disk) -> Option<Vec<u8>> {
         Phase::Empty => return None,
         Phase::Consistent => {}
         Phase::Resync => {
-            let saved = side::load(disk, &record.geometry, record.side).ok()?;
-            for (range, at) in saved.entries.into_iter().rev() {
-                let (first, last) = (range.offset as usize, range.end() as usize);
-                disk.read(File::Side, at, &mut image[first..last]).ok()?;
+            let saved = side::load(disk, &record.geometry, record.side).ok()??;
+            for entry in saved.entries.into_iter().rev() {
+                let (first, last) = (entry.range.offset as usize, entry.range.end() as usize);
+                disk.read(File::Side, entry.at, &mut image[first..last])
+                    .ok()?;
             }
         }
     }

@@ -192,11 +192,12 @@ fn verify_status(verify: &Verify) -> String {
     )
 }
 
-fn replica_status(status: &replica::Status, io: &str) -> String {
+fn replica_status(status: &replica::Status, break_problem: &str, io: &str) -> String {
     format!(
         "{{\"role\": \"secondary\", \"state\": {}, \"epoch\": {}, \"generation\": {}, \
          \"connected\": {}, \"session\": {}, \"lost_memory\": {}, \"since\": {}, \
-         \"before_image_bytes\": {}, \"redo_operations\": {}, \"reason\": {}, {}}}",
+         \"before_image_bytes\": {}, \"redo_operations\": {}, \"breaking\": {}, \
+         \"rollback_left\": {}, \"break_problem\": {}, \"reason\": {}, {}}}",
         quoted(status.phase.name()),
         status.epoch,
         status.generation,
@@ -206,6 +207,9 @@ fn replica_status(status: &replica::Status, io: &str) -> String {
         status.since,
         status.before_image_bytes,
         status.redo.map_or("null".into(), |left| left.to_string()),
+        status.breaking,
+        status.rollback,
+        quoted(break_problem),
         quoted(&status.problem),
         io,
     )
@@ -239,6 +243,9 @@ impl Process {
 
     /// A command's result, for the connection that has waited longest.
     pub(crate) fn report(&mut self, result: Result<(), String>) {
+        if let (Machine::Replica(_), Err(problem)) = (&self.machine, &result) {
+            self.break_problem.clone_from(problem);
+        }
         if let Some(key) = self.waiting_reports.pop_front() {
             self.answer(key, &outcome(result));
         }
@@ -279,7 +286,8 @@ impl Process {
                         &io_status(&self.executor),
                     ),
                     Machine::Replica(replica) => {
-                        replica_status(&replica.status(), &io_status(&self.executor))
+                        let io = io_status(&self.executor);
+                        replica_status(&replica.status(), &self.break_problem, &io)
                     }
                     Machine::Fenced(hello) => {
                         format!("{{\"role\": \"fenced\", \"epoch\": {}}}", hello.epoch)
@@ -358,6 +366,7 @@ impl Process {
                 Err("this end is starting again; run break again in a moment".into())
             }
             ("break", Machine::Replica(replica)) => {
+                self.break_problem.clear();
                 self.waiting_reports.push_back(key);
                 replica.step(now, replica::Event::Break, &mut self.actions);
                 return None;

@@ -282,7 +282,11 @@ impl Backend for Files {
         if length == 0 {
             return self.file(file).set_len(0);
         }
-        sys::allocate(self.file(file), length)
+        let (file, before) = (self.file(file), self.size(file)?);
+        sys::allocate(file, length).inspect_err(|_| {
+            // Some file systems keep the part for which there was space.
+            let _ = file.set_len(before);
+        })
     }
 
     fn size(&self, file: Name) -> io::Result<u64> {

@@ -206,11 +206,14 @@ impl Tree {
         Ok(())
     }
 
-    /// Set all times that were deferred.
+    /// Set all times that were deferred. What comes next changes those of the snapshot's own folder
+    /// again, which are set once more at the end.
     pub fn flush(&mut self) -> Result<()> {
         for (path, folder) in &mut self.folders {
             set_times(path, folder)?;
-            folder.times = None;
+            if !path.is_empty() {
+                folder.times = None;
+            }
         }
         Ok(())
     }
@@ -233,4 +236,38 @@ fn gives_attributes(fd: BorrowedFd) -> bool {
     [c"system.posix_acl_default", c"btrfs.compression"]
         .iter()
         .any(|name| fgetxattr_query(fd, *name).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn the_own_folder_keeps_its_times_after_a_checkpoint() {
+        let path = std::env::temp_dir().join(format!("mirrord-tree-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        let time = Time {
+            seconds: 1_000_000_000,
+            nanoseconds: 7,
+        };
+        let wanted = Times {
+            access: time,
+            change: time,
+        };
+        let root = OwnedFd::from(fs::File::open(&path).unwrap());
+        futimens(&root, &timestamps(&wanted)).unwrap();
+        let mut tree = Tree::new(root).unwrap();
+        let mut found = Vec::new();
+        for name in ["before", "after"] {
+            fs::write(path.join(name), "").unwrap();
+            fs::remove_file(path.join(name)).unwrap();
+            tree.flush().unwrap();
+            let facts = fs::metadata(&path).unwrap();
+            found.push((facts.mtime(), facts.mtime_nsec()));
+        }
+        fs::remove_dir(&path).unwrap();
+        assert_eq!(found, [(1_000_000_000, 7); 2]);
+    }
 }

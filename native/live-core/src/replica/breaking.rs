@@ -25,6 +25,13 @@ impl Breaking {
     pub fn is_no(&self) -> bool {
         *self == Breaking::No
     }
+
+    pub fn rollback_left(&self) -> usize {
+        match self {
+            Breaking::Rolling(left) => *left,
+            _ => 0,
+        }
+    }
 }
 
 impl Replica {
@@ -32,6 +39,7 @@ impl Replica {
         let is_empty = self.record.phase == Phase::Empty;
         let problem = if is_empty && !self.is_faulty(Fault::BreakDuringCopy) {
             match self.record.log {
+                0 if self.record.side > 0 => super::undo::LOST.into(),
                 0 => "the initial copy is not complete: this end has no consistent image".into(),
                 log => super::redo::lost(log),
             }
@@ -56,8 +64,8 @@ impl Replica {
         if is_overwritten && !self.is_faulty(Fault::BreakWithoutRollback) {
             self.breaking = Breaking::Marking;
             if !self.is_faulty(Fault::RollbackUnmarked) {
-                for (range, _) in &self.undo.entries {
-                    self.tracker.outdate(*range);
+                for entry in &self.undo.entries {
+                    self.tracker.outdate(entry.range);
                 }
             }
             let mut pages = self.tracker.save_all();
@@ -84,15 +92,15 @@ impl Replica {
 
     /// Writes the before-images back, the newest first, so that the oldest counts.
     pub(super) fn roll_back(&mut self, left: usize, out: &mut Vec<Action>) {
-        let Some((range, at)) = left.checked_sub(1).map(|index| self.undo.entries[index]) else {
+        let Some(entry) = left.checked_sub(1).map(|index| self.undo.entries[index]) else {
             self.sync_for_break(out);
             return;
         };
         self.breaking = Breaking::Rolling(left);
         out.push(Action::Read {
             file: File::Side,
-            offset: at,
-            length: range.length,
+            offset: entry.at,
+            length: entry.range.length,
             token: Token::Rollback,
         });
     }
@@ -101,10 +109,15 @@ impl Replica {
         let Breaking::Rolling(left) = self.breaking else {
             return;
         };
+        let entry = self.undo.entries[left - 1];
         match (token, outcome) {
+            (Token::Rollback, Outcome::Data(data)) if !entry.is_intact(&data) => {
+                let page = self.lose_undo(out);
+                self.journal.start(vec![page], Commit::Lost, out);
+            }
             (Token::Rollback, Outcome::Data(data)) => out.push(Action::Write {
                 file: File::Image,
-                offset: self.undo.entries[left - 1].0.offset,
+                offset: entry.range.offset,
                 data: Arc::new(data),
                 token: Token::Pull(0),
             }),

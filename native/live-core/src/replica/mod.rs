@@ -7,7 +7,6 @@ mod session;
 mod undo;
 mod verify;
 
-use crate::bits::Bitmap;
 use crate::fault::Fault;
 use crate::frame::Frame;
 use crate::hello::{Begin, Hello};
@@ -143,6 +142,9 @@ pub struct Status {
     pub before_image_bytes: u64,
     /// Operations in the redo log that are not in the image yet; None: no log is open.
     pub redo: Option<usize>,
+    /// A break is in progress; so many before-images have yet to be written back.
+    pub breaking: bool,
+    pub rollback: usize,
     pub problem: String,
 }
 
@@ -161,18 +163,11 @@ impl Replica {
         } else {
             Tracker::new(geometry)
         };
-        let mut saved = Bitmap::new(geometry.blocks());
-        let mut undo = Undo::new();
-        if record.phase == Phase::Resync {
-            let found = side::load(backend, &geometry, record.side)?;
-            for (range, _) in &found.entries {
-                saved.set(geometry.blocks_of(*range));
-            }
-            undo.entries = found.entries;
-            undo.end = found.end;
-            undo.reserved = backend.size(File::Side)?;
-        }
-        undo.saved = saved;
+        let undo = match record.phase {
+            Phase::Resync => Undo::load(backend, &geometry, record.side)?,
+            _ => Some(Undo::new(geometry.blocks())),
+        };
+        let has_undo = undo.is_some();
         // A log that the record does not name was not used yet, or the image has all of it and may
         // be ahead of it by now. In `Phase::Empty` the one that it names is lost.
         let redo = match (record.phase, record.log) {
@@ -207,7 +202,7 @@ impl Replica {
             fetches: HashMap::new(),
             verifying: HashMap::new(),
             locks: RangeLocks::default(),
-            undo,
+            undo: undo.unwrap_or_else(|| Undo::new(geometry.blocks())),
             redo,
             breaking: Breaking::No,
             is_over: false,
@@ -219,7 +214,11 @@ impl Replica {
             applied_bytes: 0,
         };
         // What a killed process left in the page cache was read as if it were durable.
-        let pages = replica.check_log(backend, out)?;
+        let pages = if has_undo {
+            replica.check_log(backend, out)?
+        } else {
+            vec![replica.lose_undo(out)]
+        };
         replica.journal.start(pages, Commit::Start, out);
         replica
             .undo
@@ -343,6 +342,17 @@ impl Replica {
         (at, self.record.encode())
     }
 
+    /// No image of this end is consistent: everything is copied. Returns the record that says so.
+    fn lose_image(&mut self, problem: String, out: &mut Vec<Action>) -> (u64, Vec<u8>) {
+        out.push(Action::Log(problem.clone()));
+        self.problem = problem;
+        self.redo = Redo::new();
+        self.record.phase = Phase::Empty;
+        // One that no primary knows as its initial copy.
+        self.record.generation = 0;
+        self.next_record()
+    }
+
     fn disconnected(&mut self) {
         self.connected = false;
         self.end_session();
@@ -377,10 +387,13 @@ impl Replica {
     fn reopen(&mut self, out: &mut Vec<Action>) {
         if !self.is_over {
             if !self.breaking.is_no() {
-                let problem = format!(
-                    "the break failed: {}; repair the disk of this end, then run break again",
-                    self.problem
-                );
+                let problem = match self.record.phase {
+                    Phase::Empty => self.problem.clone(),
+                    _ => format!(
+                        "the break failed: {}; repair the disk of this end, then run break again",
+                        self.problem
+                    ),
+                };
                 out.push(Action::Report(Err(problem)));
             }
             self.report_failure(Failure::Io, out);
@@ -416,6 +429,8 @@ impl Replica {
             since: self.record.since,
             before_image_bytes: self.undo.end.saturating_sub(side::HEAD),
             redo: (self.redo.log() != 0).then_some(self.redo.left()),
+            breaking: !self.breaking.is_no(),
+            rollback: self.breaking.rollback_left(),
             problem: self.problem.clone(),
         }
     }

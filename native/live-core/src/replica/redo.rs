@@ -207,16 +207,11 @@ impl Replica {
         if self.redo.log() == log && is_complete {
             return Ok(Vec::new());
         }
-        self.problem = lost(log);
         if self.record.phase == Phase::Empty {
+            self.problem = lost(log);
             return Ok(Vec::new());
         }
-        out.push(Action::Log(self.problem.clone()));
-        self.redo = Redo::new();
-        self.record.phase = Phase::Empty;
-        // One that no primary knows as its initial copy.
-        self.record.generation = 0;
-        Ok(vec![self.next_record()])
+        Ok(vec![self.lose_image(lost(log), out)])
     }
 
     /// From the next operation on, the log is used. It begins with an image that is durable.

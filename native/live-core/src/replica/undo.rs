@@ -4,11 +4,12 @@ use super::{Busy, Commit, Replica};
 use crate::bits::Bitmap;
 use crate::fault::Fault;
 use crate::frame::Class;
-use crate::io::{Action, File, Outcome, Token};
+use crate::io::{Action, Backend, File, Outcome, Token};
 use crate::journal::Journal;
-use crate::side;
-use crate::types::{Phase, Range};
+use crate::side::{self, Entry};
+use crate::types::{Geometry, Phase, Range};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 
 /// Bytes of the image that are saved together.
 const BATCH: u64 = 1 << 20;
@@ -21,31 +22,67 @@ pub(super) enum Step {
     Start,
     /// The header of a new resync.
     Header,
-    Saved(Vec<(Range, u64)>),
+    Saved(Vec<Entry>),
 }
 
 pub(super) struct Undo {
     pub journal: Journal<Step>,
     /// Blocks whose before-image is durable.
     pub saved: Bitmap,
-    pub entries: Vec<(Range, u64)>,
+    pub entries: Vec<Entry>,
+    /// Counts the batches of this resync.
+    batch: u64,
     pub end: u64,
     pub reserved: u64,
     reserving: Option<u64>,
     reads: BTreeMap<u64, (Range, Option<Vec<u8>>)>,
 }
 
+/// Why an end without all of its before-images is not broken off.
+pub(super) const LOST: &str = "before-images (file 'side') are missing or damaged: a resync has \
+     overwritten a part of this end's image, which cannot be rolled back; the image is copied \
+     completely once the primary is connected";
+
 impl Undo {
-    pub fn new() -> Self {
+    pub fn new(blocks: u64) -> Self {
         Undo {
             journal: Journal::new(File::Side, Token::Side),
-            saved: Bitmap::new(0),
+            saved: Bitmap::new(blocks),
             entries: Vec::new(),
+            batch: 0,
             end: side::HEAD,
             reserved: 0,
             reserving: None,
             reads: BTreeMap::new(),
         }
+    }
+
+    /// The before-images of resync `number`. None: some of them are lost.
+    pub fn load(
+        backend: &dyn Backend,
+        geometry: &Geometry,
+        number: u64,
+    ) -> io::Result<Option<Undo>> {
+        let Some(found) = side::load(backend, geometry, number)? else {
+            return Ok(None);
+        };
+        let mut undo = Undo::new(geometry.blocks());
+        for entry in &found.entries {
+            undo.saved.set(geometry.blocks_of(entry.range));
+        }
+        undo.entries = found.entries;
+        undo.batch = found.batch;
+        undo.end = found.end;
+        undo.reserved = backend.size(File::Side)?;
+        Ok(Some(undo))
+    }
+
+    /// A new resync begins.
+    fn begin(&mut self, blocks: u64) {
+        self.saved = Bitmap::new(blocks);
+        self.entries.clear();
+        self.batch = 0;
+        self.end = side::HEAD;
     }
 
     pub fn is_idle(&self) -> bool {
@@ -54,6 +91,12 @@ impl Undo {
 }
 
 impl Replica {
+    /// Returns the record that says that the before-images are lost.
+    pub(super) fn lose_undo(&mut self, out: &mut Vec<Action>) -> (u64, Vec<u8>) {
+        self.record.log = 0;
+        self.lose_image(LOST.into(), out)
+    }
+
     pub(super) fn reserve(&mut self, length: u64, out: &mut Vec<Action>) {
         self.undo.reserving = Some(length);
         let length = length.max(self.undo.reserved);
@@ -66,9 +109,7 @@ impl Replica {
     }
 
     pub(super) fn drop_before_images(&mut self, out: &mut Vec<Action>) {
-        self.undo.saved = Bitmap::new(self.geometry.blocks());
-        self.undo.entries.clear();
-        self.undo.end = side::HEAD;
+        self.undo.begin(self.geometry.blocks());
         self.undo.reserved = 0;
         self.undo.reserving = Some(0);
         let token = Token::Side;
@@ -86,9 +127,9 @@ impl Replica {
         }
         match self.undo.journal.done(outcome, out) {
             Ok(Some(Step::Saved(entries))) => {
-                for (range, at) in entries {
-                    self.undo.saved.set(self.geometry.blocks_of(range));
-                    self.undo.entries.push((range, at));
+                for entry in entries {
+                    self.undo.saved.set(self.geometry.blocks_of(entry.range));
+                    self.undo.entries.push(entry);
                 }
             }
             Ok(Some(Step::Header)) => {
@@ -118,10 +159,8 @@ impl Replica {
             self.undo.reserved = 0;
         } else if is_beginning && self.record.phase == Phase::Consistent {
             self.record.side += 1;
-            self.undo.saved = Bitmap::new(self.geometry.blocks());
-            self.undo.entries.clear();
-            self.undo.end = side::HEAD;
-            let header = (0, side::header(self.record.side));
+            self.undo.begin(self.geometry.blocks());
+            let header = side::header(self.record.side, 0, side::HEAD);
             self.undo.journal.start(vec![header], Step::Header, out);
         } else if is_beginning {
             self.save_record(Commit::Begin, out);
@@ -200,20 +239,18 @@ impl Replica {
         if self.undo.reads.is_empty() || self.undo.reads.values().any(|(_, data)| data.is_none()) {
             return;
         }
+        let (number, at) = (self.record.side, self.undo.end);
         let mut entries = Vec::new();
         let mut bytes = Vec::new();
         for (range, data) in std::mem::take(&mut self.undo.reads).into_values() {
             let data = data.unwrap_or_default();
-            side::encode(self.record.side, range, &data, &mut bytes);
-            entries.push((
-                range,
-                self.undo.end + bytes.len() as u64 - data.len() as u64,
-            ));
+            entries.push(side::encode(number, range, &data, at, &mut bytes));
         }
-        let at = self.undo.end;
+        self.undo.batch += 1;
         self.undo.end += bytes.len() as u64;
+        let header = side::header(number, self.undo.batch, at);
         self.undo
             .journal
-            .start(vec![(at, bytes)], Step::Saved(entries), out);
+            .start(vec![header, (at, bytes)], Step::Saved(entries), out);
     }
 }

@@ -109,6 +109,8 @@ pub struct Process {
     /// Changes of the image that are not begun.
     image_writes: VecDeque<(Token, Job)>,
     pub(crate) waiting_reports: VecDeque<usize>,
+    /// Why the last break failed: who asked for it may not wait any more.
+    pub(crate) break_problem: String,
     /// Which connection holds clients' requests and answers back, and until when.
     hold: Option<(usize, Instant)>,
     /// Who waits for a full window of semi-sync, and until when.
@@ -168,6 +170,7 @@ impl Process {
             backlog: VecDeque::new(),
             image_writes: VecDeque::new(),
             waiting_reports: VecDeque::new(),
+            break_problem: String::new(),
             hold: None,
             awaiting: Vec::new(),
             recorder: recording::Recorder::default(),
@@ -473,14 +476,6 @@ impl Process {
 
     pub(crate) fn boot(&self) -> BootId {
         self.boot
-    }
-
-    /// Logs what is wrong with a connection, but not again for each further attempt.
-    pub(crate) fn complain(&mut self, line: String) {
-        if self.complaint != line {
-            self.complaint.clone_from(&line);
-            self.log(line);
-        }
     }
 
     pub(crate) fn log(&mut self, line: String) {

@@ -121,4 +121,12 @@ impl Process {
             conn.stream().flush();
         }
     }
+
+    /// Logs what is wrong with a connection, but not again for each further attempt.
+    pub(crate) fn complain(&mut self, line: String) {
+        if self.complaint != line {
+            self.complaint.clone_from(&line);
+            self.log(line);
+        }
+    }
 }
