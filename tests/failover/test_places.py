@@ -78,10 +78,11 @@ def test_a_source_is_told_apart_too_when_a_link_leads_to_it(disks: Disks, by_lin
     with btrfs.folders() as (_here, there):
         disks.create("btrfs", there / "copy", by_link=by_link)
         disks.detach()
-        for verb in (
+        verbs: list[Callable[[], object]] = [
             lambda: disks.service.update(NAME),
             lambda: disks.service.restore_all(NAME, snapshot=None, yes=True),
-        ):
+        ]
+        for verb in verbs:
             with pytest.raises(Refused, match="file system of the source is not mounted"):
                 verb()
         assert os.listdir(disks.mount) == [], "nothing was made below the mount point"
