@@ -292,7 +292,14 @@ def test_what_was_set_aside_is_put_back(ends: ZfsLab) -> None:
     assert ends.destination().rollback(base.guid, mirror_id=MIRROR, keep_as=KEPT) is not None
 
 
-@pytest.mark.parametrize("label", ["", "ZFS:SWAP:KEPT", "ZFS:SWAP:LEFTOVER_ASIDE"])
+@pytest.mark.parametrize(
+    "label",
+    [
+        "",
+        pytest.param("ZFS:SWAP:KEPT", marks=pytest.mark.nightly),
+        pytest.param("ZFS:SWAP:LEFTOVER_ASIDE", marks=pytest.mark.nightly),
+    ],
+)
 def test_what_was_received_meanwhile_is_set_aside_by_a_reinstatement(
     files: ZfsLab, label: str
 ) -> None:
