@@ -284,15 +284,23 @@ class Scheduler:
     def _held_back(self, watched: Watched, cause: str, why: str) -> bool:
         """Whether a window or blackout holds this run back; then it is due when that is over.
 
-        Its time was set for when it is allowed, but a clock that was stepped brings it early.
+        It was due when it was allowed, but it waited in the queue, the machine was suspended, or a
+        clock that was stepped brings it early.
         """
         schedule, name = watched.schedule, watched.definition.name
         now_ns = clock.now_ns()
         if schedule is None or schedule.allowed(now_ns):
             return False
+        if watched.retry_pending:
+            return True  # which does what this run was to do
+        open_ns = schedule.next_allowed(now_ns)
+        if cause == "schedule":
+            next_ns = self.timers.next_ns(name)
+            if next_ns is not None and next_ns <= open_ns:
+                return True  # the schedule makes up for it by itself
+            cause, why = "missed", "1 run was missed; one makes up for it"
         key = {"retry": _retry(name), "missed": _missed(name)}.get(cause, name)
         watched.retry_pending = cause == "retry"
-        open_ns = schedule.next_allowed(now_ns)
         self.timers.at(key, open_ns, lambda: self.due(name, cause, why))
         return True
 
@@ -308,7 +316,7 @@ class Scheduler:
         """Start the jobs that may run."""
         if self.stopping:
             return
-        ready = self.queue.ready()
+        ready = self.queue.ready(self._is_held_back)
         if ready:
             self._look_at_clock()
         for job in ready:
@@ -319,6 +327,13 @@ class Scheduler:
                 watched.number = job.number
                 self._no_retry(watched)
             self._start(job)
+
+    def _is_held_back(self, job: Job) -> bool:
+        """Whether a job whose turn has come may not begin now."""
+        watched = self.mirrors.get(job.name)
+        if watched is None or job.cause == "asked":
+            return False
+        return self._held_back(watched, job.cause, job.why)
 
     def _no_retry(self, watched: Watched) -> None:
         """What a retry was to do is done by another run."""
