@@ -486,11 +486,9 @@ class Daemon:
         held = self.scheduler.mirrors[name].held > 0
         if held or name in self.scheduler.queue.running or name in self._asked:
             return await self._dispatched(self.workers.verb, call, to)
-        # A scheduled run that waits is done by this one.
-        self.scheduler.queue.waiting.pop(name, None)
         asked = self._asked[name] = _Asked(call, to)
         to.activity(Activity.IDLE, "queued")
-        self.scheduler.due(name, "asked", "asked for", verb=call.command.name)
+        self.scheduler.ask(name, call.command.name)
         return await asked.answer
 
     def metrics(self) -> tuple[bytes, str]:

@@ -217,8 +217,7 @@ class Service:
             return
         waits = self.queue.waiting.get(name)
         if waits is None or waits.cause != "asked":
-            self.queue.waiting.pop(name, None)
-            self.scheduler.due(name, "asked", "asked for", verb=verb)
+            self.scheduler.ask(name, verb)
 
     def prune(self, name: str) -> None:
         """A person looks at what pruning doubted, and says that it is right: in no queue."""
