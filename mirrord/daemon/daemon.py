@@ -43,6 +43,10 @@ from mirrord.system import clock
 from mirrord.system.native import Panic
 from mirrord.system.paths import Paths, local_zone
 
+#: How long an answer waits for the probe after the command, so that the status shows what it did.
+#: No longer: disks that hang may occupy all threads for probes.
+_PROBE_S = 10.0
+
 _Crew = Callable[[Callable[[Service], Any], Watcher], asyncio.Future[Any]]
 
 
@@ -203,7 +207,7 @@ class Daemon:
             changed = {name for name, count in self._changes.items() if count != before[name]}
             self._define(known, changed)
             self.scheduler.pump()
-        await asyncio.gather(*(self.refresh(name) for name in changed))
+        await asyncio.gather(*(self._refreshed(name) for name in changed))
         count = f"{len(known)} mirror{'' if len(known) == 1 else 's'}"
         say("info", f"definitions read: {count}")
         return Result(
@@ -289,12 +293,10 @@ class Daemon:
         if error is not None:
             await self.workers.record(lambda service: outcomes.record_attempt(service, job, error))
         watched = self.scheduler.mirrors.get(job.name)
-        if watched is None or watched.definition.id != job.mirror_id:
-            await self.refresh(job.name)
-            return
         left = outcome.update is not None and outcome.update.not_resumed
-        if job.verb != "update" or error is not None or watched.faults or left:
-            await self.refresh(job.name)
+        plain = job.verb == "update" and error is None and not left
+        if not plain or watched is None or watched.definition.id != job.mirror_id or watched.faults:
+            await self._refreshed(job.name)
         elif outcome.status == "done":
             last = await self.workers.record(lambda service: last_transfer(service, job.name))
             self._amend(job.name, lambda reading: updated(reading, last))
@@ -305,6 +307,10 @@ class Daemon:
         """Change what was read of a mirror, unless it was removed meanwhile."""
         if name in self.store.readings:
             self.store.readings[name] = change(self.store.readings[name])
+
+    async def _refreshed(self, name: str) -> None:
+        """Read a mirror again, for an answer: that waits for it a limited time."""
+        await self._tasks.within(self.refresh(name), _PROBE_S)
 
     async def refresh(self, name: str) -> None:
         """Read one mirror's definition and probe both of its ends."""
@@ -384,7 +390,7 @@ class Daemon:
         name = str(value.data.get("name", "")) if isinstance(value, Result) else ""
         if name := name or call.mirror:
             self._changes[name] += 1
-            await self.refresh(name)
+            await self._refreshed(name)
         return value
 
     async def _reload(self, _call: Call[Any], _to: Watcher) -> Result:
@@ -450,8 +456,10 @@ class Daemon:
             return value
         finally:
             self._changes[name] += 1
-            await self.refresh(name)
-            self.scheduler.release(name, again=not ended)
+            try:
+                await self._refreshed(name)
+            finally:
+                self.scheduler.release(name, again=not ended)
 
     async def _dispatched(self, crew: _Crew, call: Call[Any], to: Watcher) -> Any:
         """A command in a worker's thread. A verb is shown in the status, and so is its failure."""
