@@ -38,8 +38,9 @@ class ClockGuard:
         self._left = doubt
         back_s = (seen_ns - clock.now_ns()) / 1e9
         if back_s > self._tolerance_s:
-            ago = format_duration(back_s)
-            self._left = f"it went back by {ago} while the daemon was not running"
+            self._left = (
+                f"it went back by {format_duration(back_s)} while the daemon was not running"
+            )
             await self._record(self._left)
 
     async def look(self) -> None:
