@@ -121,9 +121,19 @@ class _Writer:
             records=found.records + len(kinds) - sum(notes.values()),
             modes=found.modes + notes[_MODE],
         )
-        if notes[_END]:
-            missing = int.from_bytes(data[-_RECORD + 8 : -_RECORD + 16], "little")
-            self.found = self.found._replace(dropped=missing)
+        if notes[_DROPPED] or notes[_END]:
+            self._count_dropped(data, begin)
+
+    def _count_dropped(self, data: bytes, begin: int) -> None:
+        """The end has the number of all that are missing. A recording that ended by itself has no
+        end, but a note at each place where some are missing.
+        """
+        for at in range(begin, len(data), _RECORD):
+            missing = int.from_bytes(data[at + 8 : at + 16], "little")
+            if data[at] == _DROPPED:
+                self.found = self.found._replace(dropped=self.found.dropped + missing)
+            elif data[at] == _END:
+                self.found = self.found._replace(dropped=missing)
 
     def close(self) -> None:
         """Give the file its name."""

@@ -15,7 +15,7 @@ from mirrord.config.host import load as load_host
 from mirrord.control.shared import Shared
 from mirrord.core.errors import MirrordError, Refused
 from mirrord.core.model import Definition, Endpoint, Pace
-from mirrord.core.results import Result, Silent, Watcher
+from mirrord.core.results import Result, Silent, Watcher, has_acted
 from mirrord.core.states import Verb
 from mirrord.drivers.contract import Driver
 from mirrord.engine import direction
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from mirrord.live.mirror import LiveMirror
 
 T = TypeVar("T")
-#: Results of verbs that only said what they would do.
-_NOTHING_DONE = frozenset({"confirmation-required", "planned", "refused"})
 
 
 class Opener:
@@ -264,7 +262,7 @@ class Opener:
                 if str(second) != str(error):
                     error.add_note(f"the failure could not be recorded: {second}")
             raise
-        if any(result.status in _NOTHING_DONE for result in results):
+        if not all(has_acted(result.status) for result in results):
             return
         # The verb has succeeded, whether or not the failure before it can be cleared.
         with suppress(MirrordError), explained():

@@ -46,6 +46,15 @@ class UpdateNumbers(NamedTuple):
         }
 
 
+#: The statuses of verbs that only said what they would do.
+_NOTHING_DONE = frozenset({"confirmation-required", "planned", "refused"})
+
+
+def has_acted(status: str) -> bool:
+    """Whether a verb that ended with this status did its work, or found it done."""
+    return status not in _NOTHING_DONE
+
+
 class Result(NamedTuple):
     """What a verb did. status: a stable word (docs/cli-json.md); text: for people; update: of a
     verb that ends with an update.

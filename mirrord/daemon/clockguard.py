@@ -29,17 +29,19 @@ class ClockGuard:
         self._tolerance_s = host.clock_jump_s
         self._ledger, self._timers, self._counted = ledger, timers, counted
         self._watch = ClockWatch(clock.now_ns(), clock.boottime_s(), tolerance_s=self._tolerance_s)
-        self._doubt = ""
+        #: Of before the watch began, which knows nothing of it; and of a jump that the watch saw.
+        self._left = self._doubt = ""
         ledger.sources.append(self._findings)
 
     async def begin(self, doubt: str, seen_ns: int) -> None:
         """Start from the previous daemon's record: its doubt, and the last time it saw."""
-        self._doubt = doubt
+        self._left = doubt
         back_s = (seen_ns - clock.now_ns()) / 1e9
         if back_s > self._tolerance_s:
-            await self._doubts(
+            self._left = (
                 f"it went back by {format_duration(back_s)} while the daemon was not running"
             )
+            await self._record(self._left)
 
     async def look(self) -> None:
         """Compare it with the clock that counts since boot."""
@@ -54,14 +56,13 @@ class ClockGuard:
             return
         self._counted()
         say("warning", f"the clock of this host jumped: {jump.text}")
-        if jump.over:
-            self._doubt = ""
-            await self._ledger.write(lambda service: service.run(accept_clock()))
+        self._doubt = "" if jump.over else jump.text
+        if self._doubt or self._left:
+            await self._record(self._doubt or self._left)
         else:
-            await self._doubts(jump.text)
+            await self._ledger.write(lambda service: service.run(accept_clock()))
 
-    async def _doubts(self, text: str) -> None:
-        self._doubt = text
+    async def _record(self, text: str) -> None:
         fact = {"text": text, "at_ns": clock.now_ns()}
 
         def work(service: Service) -> None:
@@ -71,13 +72,15 @@ class ClockGuard:
 
     def accept(self) -> None:
         """The owner accepted the clock."""
-        self._doubt, self._watch.away_s = "", 0.0
+        self._left = self._doubt = ""
+        self._watch.away_s = 0.0
 
     def _findings(self) -> list[Finding]:
-        if not self._doubt:
+        doubt = self._doubt or self._left
+        if not doubt:
             return []
         text = (
-            f"the clock of this host jumped: {self._doubt}; no snapshot is pruned by calendar "
+            f"the clock of this host jumped: {doubt}; no snapshot is pruned by calendar "
             "rules until it is accepted with 'mirrord alarms --accept-clock'"
         )
         return [Finding(AlarmKind.CLOCK, Level.ERROR, text)]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
-from itertools import islice
+from collections.abc import Awaitable, Callable, Container, Iterable
 from typing import Any
 
 from mirrord.config.host import Host
@@ -15,7 +14,7 @@ from mirrord.control.command import Call, Lock, Right
 from mirrord.control.commands.update import update
 from mirrord.core.errors import Aborted, MirrordError, Refused
 from mirrord.core.records import AlarmKind
-from mirrord.core.reports import AlarmTable, NextRun, NextRuns
+from mirrord.core.reports import AlarmTable, NextRuns
 from mirrord.core.results import Result, Watcher
 from mirrord.core.states import Activity
 from mirrord.core.status import MirrorStatus, Reading
@@ -27,7 +26,7 @@ from mirrord.daemon.ledger import Ledger
 from mirrord.daemon.metrics import Metrics
 from mirrord.daemon.poller import Poller
 from mirrord.daemon.resumer import Resumer
-from mirrord.daemon.running import Running
+from mirrord.daemon.running import Asked, Running
 from mirrord.daemon.status_store import StatusStore
 from mirrord.daemon.steering import Steering
 from mirrord.daemon.tasks import Tasks
@@ -40,20 +39,15 @@ from mirrord.engine.progress import RunFiles
 from mirrord.scheduler.jobs import Caps, Job, Outcome
 from mirrord.scheduler.scheduler import Scheduler
 from mirrord.scheduler.watched import Standing, Watched
-from mirrord.schedules.lag import next_runs, plan_lag
 from mirrord.system import clock
 from mirrord.system.native import Panic
 from mirrord.system.paths import Paths, local_zone
 
+#: How long an answer waits for the probe after the command, so that the status shows what it did.
+#: No longer: disks that hang may occupy all threads for probes.
+_PROBE_S = 10.0
+
 _Crew = Callable[[Callable[[Service], Any], Watcher], asyncio.Future[Any]]
-
-
-class _Asked:
-    """A queued verb that somebody waits for."""
-
-    def __init__(self, call: Call[Any], watcher: Watcher) -> None:
-        self.call, self.watcher = call, watcher
-        self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
 
 class Daemon:
@@ -90,9 +84,11 @@ class Daemon:
         self._watch = Watch(self.scheduler, self._guard, self.ledger, self._poller, self._resumer)
         #: Set once all mirrors are known: until then who asks has to wait.
         self.ready = asyncio.Event()
-        self._asked: dict[str, _Asked] = {}
+        self._asked: dict[str, Asked] = {}
         #: Counts what changed a mirror: what was read before a change is not true after it.
         self._changes: Counter[str] = Counter()
+        #: Held while all definitions are read, so that an older reading never replaces a newer one.
+        self._reading = asyncio.Lock()
         self._recovering: set[str] = set()
         #: The commands to which the daemon adds what only it knows.
         self._own: dict[str, Callable[[Call[Any], Watcher], Awaitable[Any]]] = {
@@ -110,6 +106,10 @@ class Daemon:
 
     async def begin(self) -> None:
         """Recover interrupted operations, read all definitions, start the timers."""
+        async with self._reading:
+            await self._begin()
+
+    async def _begin(self) -> None:
         self._resumer.resume_forsaken()  # at once: the probes may take long
         known = await self.workers.probe(read_all)
         broken = [each for each in known if each.operation]
@@ -147,10 +147,17 @@ class Daemon:
         finally:
             self._recovering.discard(name)
 
-    def _define(self, known: Iterable[Known]) -> None:
-        found = {each.definition.name: each for each in known}
-        for name in [name for name in self.scheduler.mirrors if name not in found]:
-            self._drop(name)
+    def _define(self, known: Iterable[Known], changed: Container[str] = ()) -> None:
+        """Take what was read of all mirrors. changed: those that commands have changed since: they
+        are left as they are.
+        """
+        found = {
+            each.definition.name: each for each in known if each.definition.name not in changed
+        }
+        for name in [name for name in self.scheduler.mirrors if name not in changed]:
+            self._changes[name] += 1  # what a probe that is under way has read is older
+            if name not in found:
+                self._drop(name)
         for name, each in found.items():
             watched = self._keep(each)
             reading = self.store.readings[name] = self._steering.shown(name, each.reading)
@@ -182,24 +189,25 @@ class Daemon:
 
     async def reload(self) -> Result:
         """Read settings and definitions again; the old ones remain if any is wrong."""
-        try:
-            host = load_host(self.paths.host, zone=local_zone)
-            before = self._changes.copy()
-            known = await self.workers.probe(read_all)
-        except MirrordError as error:
-            say("error", f"the definitions were not reloaded, the old ones remain: {error}")
-            error.add_note("the daemon continues with the old definitions")
-            raise
-        self.host = host
-        self.limits.configure(host)
-        self.workers.configure(host)
-        self.scheduler.queue.caps = Caps(*host.limits)
-        self._define(known)
-        for each in known:
-            name = each.definition.name
-            if self._changes[name] != before[name]:
-                self.background(self.refresh(name))
-        self.scheduler.pump()
+        async with self._reading:
+            if self.scheduler.stopping:
+                raise MirrordError("the daemon is stopping")
+            try:
+                host = load_host(self.paths.host, zone=local_zone)
+                before = self._changes.copy()
+                known = await self.workers.probe(read_all)
+            except MirrordError as error:
+                say("error", f"the definitions were not reloaded, the old ones remain: {error}")
+                error.add_note("the daemon continues with the old definitions")
+                raise
+            self.host = host
+            self.limits.configure(host)
+            self.workers.configure(host)
+            self.scheduler.queue.caps = Caps(*host.limits)
+            changed = {name for name, count in self._changes.items() if count != before[name]}
+            self._define(known, changed)
+            self.scheduler.pump()
+        await asyncio.gather(*(self._refreshed(name) for name in changed))
         count = f"{len(known)} mirror{'' if len(known) == 1 else 's'}"
         say("info", f"definitions read: {count}")
         return Result(
@@ -242,7 +250,7 @@ class Daemon:
         self.store.running[job.name] = running
         self.background(self._run(job, asked, running))
 
-    async def _run(self, job: Job, asked: _Asked | None, running: Running) -> None:
+    async def _run(self, job: Job, asked: Asked | None, running: Running) -> None:
         watched = self.scheduler.mirrors.get(job.name)
 
         def work(service: Service) -> Any:
@@ -285,12 +293,10 @@ class Daemon:
         if error is not None:
             await self.workers.record(lambda service: outcomes.record_attempt(service, job, error))
         watched = self.scheduler.mirrors.get(job.name)
-        if watched is None or watched.definition.id != job.mirror_id:
-            await self.refresh(job.name)
-            return
         left = outcome.update is not None and outcome.update.not_resumed
-        if job.verb != "update" or error is not None or watched.faults or left:
-            await self.refresh(job.name)
+        plain = job.verb == "update" and error is None and not left
+        if not plain or watched is None or watched.definition.id != job.mirror_id or watched.faults:
+            await self._refreshed(job.name)
         elif outcome.status == "done":
             last = await self.workers.record(lambda service: last_transfer(service, job.name))
             self._amend(job.name, lambda reading: updated(reading, last))
@@ -301,6 +307,10 @@ class Daemon:
         """Change what was read of a mirror, unless it was removed meanwhile."""
         if name in self.store.readings:
             self.store.readings[name] = change(self.store.readings[name])
+
+    async def _refreshed(self, name: str) -> None:
+        """Read a mirror again, for an answer: that waits for it a limited time."""
+        await self._tasks.within(self.refresh(name), _PROBE_S)
 
     async def refresh(self, name: str) -> None:
         """Read one mirror's definition and probe both of its ends."""
@@ -380,7 +390,7 @@ class Daemon:
         name = str(value.data.get("name", "")) if isinstance(value, Result) else ""
         if name := name or call.mirror:
             self._changes[name] += 1
-            await self.refresh(name)
+            await self._refreshed(name)
         return value
 
     async def _reload(self, _call: Call[Any], _to: Watcher) -> Result:
@@ -404,15 +414,7 @@ class Daemon:
 
     async def _schedule_next(self, call: Call[Any], to: Watcher) -> NextRuns:
         found: NextRuns = await self._dispatched(self.workers.report, call, to)
-        watched = self.scheduler.mirrors.get(call.mirror)
-        schedule = watched.schedule if watched else None
-        first_ns = self.scheduler.timers.next_ns(call.mirror)
-        if watched is None or schedule is None or schedule.lag_s is None or first_ns is None:
-            return found
-        # By the scheduler's plan and clock, not by a second one.
-        plan = plan_lag(schedule.lag_s, list(watched.runs))
-        runs = islice(next_runs(plan, schedule, first_ns), len(found.times))
-        return found._replace(times=tuple(NextRun(*each) for each in runs))
+        return self.store.planned(call.mirror, found)
 
     async def _alarms(self, call: Call[Any], to: Watcher) -> AlarmTable:
         found = await self._dispatched(self.workers.report, call, to)
@@ -454,8 +456,10 @@ class Daemon:
             return value
         finally:
             self._changes[name] += 1
-            await self.refresh(name)
-            self.scheduler.release(name, again=not ended)
+            try:
+                await self._refreshed(name)
+            finally:
+                self.scheduler.release(name, again=not ended)
 
     async def _dispatched(self, crew: _Crew, call: Call[Any], to: Watcher) -> Any:
         """A command in a worker's thread. A verb is shown in the status, and so is its failure."""
@@ -486,11 +490,9 @@ class Daemon:
         held = self.scheduler.mirrors[name].held > 0
         if held or name in self.scheduler.queue.running or name in self._asked:
             return await self._dispatched(self.workers.verb, call, to)
-        # A scheduled run that waits is done by this one.
-        self.scheduler.queue.waiting.pop(name, None)
-        asked = self._asked[name] = _Asked(call, to)
+        asked = self._asked[name] = Asked(call, to)
         to.activity(Activity.IDLE, "queued")
-        self.scheduler.due(name, "asked", "asked for", verb=call.command.name)
+        self.scheduler.ask(name, call.command.name)
         return await asked.answer
 
     def metrics(self) -> tuple[bytes, str]:

@@ -1,14 +1,25 @@
-"""The progress of a running verb: written by its thread, read by the event loop."""
+"""Verbs that somebody waits for, and the progress of running ones."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+from typing import Any
 
+from mirrord.control.command import Call
 from mirrord.core.results import Silent, VerbProgress, Watcher
 from mirrord.core.states import Activity
 from mirrord.core.status import RunningVerb
 from mirrord.scheduler.watched import Watched
 from mirrord.system import clock
+
+
+class Asked:
+    """A queued verb that somebody waits for."""
+
+    def __init__(self, call: Call[Any], watcher: Watcher) -> None:
+        self.call, self.watcher = call, watcher
+        self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
 
 class Running:

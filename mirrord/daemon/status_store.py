@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
+from mirrord.core.reports import NextRun, NextRuns
 from mirrord.core.status import MirrorStatus, Reading, RunningVerb, Supervision, judge, judge_lag
 from mirrord.daemon.running import Running
 from mirrord.scheduler.scheduler import Scheduler, verification
+from mirrord.schedules.lag import next_runs, plan_lag
 from mirrord.system import clock
 
 
@@ -38,6 +42,18 @@ class StatusStore:
         )
         reading = reading._replace(confirmed_ns=watched.standing.confirmed_ns)
         return judge(reading, now_ns=now_ns, running=running, supervision=supervision)
+
+    def planned(self, name: str, found: NextRuns) -> NextRuns:
+        """The next runs of a mirror. found: without this daemon."""
+        watched = self._scheduler.mirrors.get(name)
+        schedule = watched.schedule if watched else None
+        first_ns = self._scheduler.timers.next_ns(name)
+        if watched is None or schedule is None or schedule.lag_s is None or first_ns is None:
+            return found
+        # By the scheduler's plan and clock, not by a second one.
+        plan = plan_lag(schedule.lag_s, list(watched.runs))
+        runs = islice(next_runs(plan, schedule, first_ns), len(found.times))
+        return found._replace(times=tuple(NextRun(*each) for each in runs))
 
     def rpo_at_risk(self, name: str) -> bool:
         """Whether a mirror's promise breaks at the rate of its transfer (any thread)."""

@@ -11,7 +11,7 @@ from mirrord.daemon.journal import say
 from mirrord.system.native import Panic
 
 #: Runs such a coroutine.
-Background = Callable[[Coroutine[Any, Any, None]], None]
+Background = Callable[[Coroutine[Any, Any, None]], object]
 
 
 class Tasks:
@@ -20,11 +20,16 @@ class Tasks:
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
 
-    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a coroutine as a task."""
         task = asyncio.get_running_loop().create_task(_guarded(work))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+        return task
+
+    async def within(self, work: Coroutine[Any, Any, None], timeout_s: float) -> None:
+        """Run a coroutine as a task, and wait for it, but no longer than this: then it goes on."""
+        await asyncio.wait({self.begin(work)}, timeout=timeout_s)
 
     async def ended(self, timeout_s: float) -> None:
         """Wait until all have ended, at most so long."""

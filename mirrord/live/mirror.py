@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from mirrord.catalogue.store import Catalogue
@@ -27,6 +27,8 @@ from mirrord.system import clock, locks
 from mirrord.system.waiting import LOOK_S, Waiting
 
 _POLL_S = 0.1
+#: How often a copy's rate is compared with the definition.
+_RATE_S = 5.0
 #: How long the primary may take to reach the replica.
 _CONNECT_S = 30.0
 #: How long a break may make no progress. The last step is a sync, which shows none.
@@ -178,6 +180,12 @@ class LiveMirror:
         if status.copy_rate != (max(wanted, COPY_RATE_MIN) if wanted else 0):
             primary.live_copy_rate(wanted)
 
+    def _renew_copy_rate(self, primary: Live, status: LiveStatus) -> None:
+        """Apply the rate of this hour; `mirrord throttle` may have changed the definition, too."""
+        with suppress(MirrordError):
+            definition = self.book.definitions.load(self.name)
+            replace(self, definition=definition).set_copy_rate(primary, status)
+
     def set_traffic(self, status: LiveStatus) -> None:
         """Apply `merge_above`, `compress` and `ack` at both ends, which may change roles."""
         definition = self.definition
@@ -268,6 +276,7 @@ class LiveMirror:
         self.run.begin_transfer(self.name, total, 0)
         self.watcher.transfer(self.name, total, 0)
         done, silent_s = 0, clock.monotonic_s()
+        rated_s = silent_s
         while not _is_complete(status, before):
             self.run.check_abort()
             clock.sleep_s(_POLL_S)
@@ -276,6 +285,9 @@ class LiveMirror:
             done += moved
             self.watcher.moved(moved)
             self.run.moved(moved, done)
+            if clock.monotonic_s() - rated_s > _RATE_S:
+                self._renew_copy_rate(primary, status)
+                rated_s = clock.monotonic_s()
             if status.connected:
                 silent_s = clock.monotonic_s()
             if clock.monotonic_s() - silent_s > _CONNECT_S:

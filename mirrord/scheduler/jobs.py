@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 from mirrord.core.errors import MirrordError
@@ -73,8 +74,11 @@ class Queue:
             self.waiting[job.name] = job
         return True
 
-    def ready(self) -> list[Job]:
-        """The jobs that may start now; they count as running from here on."""
+    def ready(self, is_held_back: Callable[[Job], bool] = lambda _job: False) -> list[Job]:
+        """The jobs that may start now; they count as running from here on.
+
+        is_held_back: is asked about each that has a place; one that is held back waits no longer.
+        """
         if not self.waiting or len(self.running) >= self.caps.transfers:
             return []
         started: list[Job] = []
@@ -90,6 +94,8 @@ class Queue:
             if job.filesystem and filesystems[job.filesystem] >= self.caps.per_filesystem:
                 continue
             del self.waiting[job.name]
+            if is_held_back(job):
+                continue
             self.running[job.name] = job
             hosts[job.host] += 1
             filesystems[job.filesystem] += 1

@@ -14,6 +14,8 @@ from typing import Protocol
 
 from mirrord.core.model import Definition
 from mirrord.core.records import AlarmKind, Finding
+from mirrord.core.results import UpdateNumbers, has_acted
+from mirrord.core.states import TRANSFERS
 from mirrord.core.status import Reading
 from mirrord.scheduler.clockwatch import WallTimes
 from mirrord.scheduler.health import Change, View, assess
@@ -24,6 +26,9 @@ from mirrord.scheduler.watched import Standing, Watched, is_held, plainly_well
 from mirrord.schedules.lag import Run, next_runs, plan_lag
 from mirrord.schedules.schedule import Schedule, missed
 from mirrord.system import clock
+
+#: Verbs that end with an update: only they judge the last run.
+_UPDATES = frozenset(verb.value for verb in TRANSFERS)
 
 
 class Timers(Protocol):
@@ -163,8 +168,9 @@ class Scheduler:
             watched.held_back = "retry"
         self._no_retry(watched)
         dropped = self.queue.waiting.pop(name, None)
-        if dropped is not None and dropped.cause != "asked":
-            watched.held_back = dropped.cause
+        if dropped is not None:
+            cause = watched.replaced if dropped.cause == "asked" else dropped.cause
+            watched.held_back, watched.replaced = cause or watched.held_back, ""
         return dropped
 
     def release(self, name: str, *, again: bool) -> None:
@@ -281,18 +287,35 @@ class Scheduler:
         self.pump()
         return added
 
+    def ask(self, name: str, verb: str) -> None:
+        """Somebody asks for a verb: it goes first, and in place of a run that waits. That one is
+        due again if the verb turns out to have transferred nothing.
+        """
+        waits = self.queue.waiting.pop(name, None)
+        if waits is not None and waits.cause != "asked":
+            self.mirrors[name].replaced = waits.cause
+        self.due(name, "asked", "asked for", verb=verb)
+
     def _held_back(self, watched: Watched, cause: str, why: str) -> bool:
         """Whether a window or blackout holds this run back; then it is due when that is over.
 
-        Its time was set for when it is allowed, but a clock that was stepped brings it early.
+        It was due when it was allowed, but it waited in the queue, the machine was suspended, or a
+        clock that was stepped brings it early.
         """
         schedule, name = watched.schedule, watched.definition.name
         now_ns = clock.now_ns()
         if schedule is None or schedule.allowed(now_ns):
             return False
+        if watched.retry_pending:
+            return True  # which does what this run was to do
+        open_ns = schedule.next_allowed(now_ns)
+        if cause == "schedule":
+            next_ns = self.timers.next_ns(name)
+            if next_ns is not None and next_ns <= open_ns:
+                return True  # the schedule makes up for it by itself
+            cause, why = "missed", "1 run was missed; one makes up for it"
         key = {"retry": _retry(name), "missed": _missed(name)}.get(cause, name)
         watched.retry_pending = cause == "retry"
-        open_ns = schedule.next_allowed(now_ns)
         self.timers.at(key, open_ns, lambda: self.due(name, cause, why))
         return True
 
@@ -308,7 +331,7 @@ class Scheduler:
         """Start the jobs that may run."""
         if self.stopping:
             return
-        ready = self.queue.ready()
+        ready = self.queue.ready(self._is_held_back)
         if ready:
             self._look_at_clock()
         for job in ready:
@@ -319,6 +342,13 @@ class Scheduler:
                 watched.number = job.number
                 self._no_retry(watched)
             self._start(job)
+
+    def _is_held_back(self, job: Job) -> bool:
+        """Whether a job whose turn has come may not begin now."""
+        watched = self.mirrors.get(job.name)
+        if watched is None or job.cause == "asked":
+            return False
+        return self._held_back(watched, job.cause, job.why)
 
     def _no_retry(self, watched: Watched) -> None:
         """What a retry was to do is done by another run."""
@@ -332,23 +362,31 @@ class Scheduler:
         watched = self.mirrors.get(name)
         if watched is not None and job is not None and watched.definition.id == job.mirror_id:
             watched.moved_s = None
+            replaced, watched.replaced = watched.replaced, ""
             if outcome.error is None:
-                self._succeeded(watched, outcome)
+                self._succeeded(watched, job, outcome)
             else:
                 self._failed(watched, job, outcome)
+            if replaced and _is_idle(outcome):
+                self.due(name, replaced, "the command that took its place transferred nothing")
             self.check(name)
         self.pump()
 
-    def _succeeded(self, watched: Watched, outcome: Outcome) -> None:
+    def _succeeded(self, watched: Watched, job: Job, outcome: Outcome) -> None:
+        # Another verb says nothing about updates: neither one that only showed its plan, nor one
+        # that restored something.
+        if outcome.update is not None or (job.verb in _UPDATES and has_acted(outcome.status)):
+            watched.number, watched.error, watched.gives_up = 0, "", False
+            watched.inherited.clear()
+            self._no_retry(watched)
+        if outcome.update is not None:
+            self._updated(watched, outcome.duration_s, outcome.update)
+        if watched.schedule is not None and watched.schedule.lag_s is not None:
+            self._plan_lag(watched)
+
+    def _updated(self, watched: Watched, duration_s: float, update: UpdateNumbers) -> None:
         before_ns, before_s = watched.standing.confirmed_ns, watched.confirmed_boot_s
-        update = outcome.update
-        watched.number, watched.error, watched.gives_up = 0, "", False
-        watched.inherited.clear()
-        self._no_retry(watched)
-        watched.prune_refused = update.prune_refused if update else ""
-        if update is None:
-            return
-        watched.base_risk = ""
+        watched.prune_refused, watched.base_risk = update.prune_refused, ""
         # The command that failed before is over with it: the next probe does not find it again.
         watched.faults = tuple(
             fault for fault in watched.faults if fault.kind is not AlarmKind.FAILURE
@@ -358,15 +396,8 @@ class Scheduler:
             watched.standing._replace(mirrored=True, confirmed_ns=update.confirmed_ns),
         )
         if before_ns:
-            watched.runs.append(
-                Run(
-                    max(0.0, watched.confirmed_boot_s - before_s),
-                    outcome.duration_s,
-                    update.stream_bytes,
-                )
-            )
-        if watched.schedule is not None and watched.schedule.lag_s is not None:
-            self._plan_lag(watched)
+            elapsed_s = max(0.0, watched.confirmed_boot_s - before_s)
+            watched.runs.append(Run(elapsed_s, duration_s, update.stream_bytes))
 
     def _failed(self, watched: Watched, job: Job, outcome: Outcome) -> None:
         assert outcome.error is not None
@@ -443,6 +474,13 @@ class Scheduler:
         for change in changes:
             self._told(name, change)
         return changes
+
+
+def _is_idle(outcome: Outcome) -> bool:
+    """Whether a job did nothing: it only planned, or it was refused."""
+    if outcome.error is not None:
+        return outcome.error.code in ("busy", "refused")
+    return not has_acted(outcome.status)
 
 
 def _retry(name: str) -> str:

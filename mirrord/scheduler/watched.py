@@ -65,6 +65,8 @@ class Watched:
     held: int = 0
     #: The cause of a run that did not begin for that, or "".
     held_back: str = ""
+    #: The cause of a run whose place in the queue a command took, until that has ended; or "".
+    replaced: str = ""
     prune_refused: str = ""
     #: Why its last scheduled verification could not be done, or "".
     verify_error: str = ""

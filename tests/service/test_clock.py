@@ -71,6 +71,25 @@ def test_a_clock_that_goes_back_stops_no_schedule_and_hides_no_lag(stepped: Step
     until(stepped.in_step)
 
 
+def test_a_glitch_does_not_accept_an_older_doubt(stepped: Stepped) -> None:
+    time.sleep(2)  # it notes what the clock shows
+    stepped.daemon.stop()
+    stepped.step(-7200)
+    stepped.daemon.start()
+    until(lambda: stepped.host_alarms() == {"clock"})
+    for number, seconds in enumerate((-3600, -7200), start=1):
+        stepped.step(seconds)
+        until(lambda number=number: stepped.daemon.text().count("jumped: it moved") >= number)
+    for _ in range(2):
+        time.sleep(2.5)
+        [alarm] = stepped.service.alarms(up=True)
+        assert alarm.kind == "clock" and "while the daemon was not running" in alarm.text
+        stepped.daemon.stop()
+        stepped.daemon.start()
+    assert stepped.cli("alarms", "--accept-clock").returncode == 0
+    until(lambda: stepped.host_alarms() == set())
+
+
 def test_a_clock_that_leaps_ahead_prunes_nothing_by_calendar_and_runs_once(
     stepped: Stepped,
 ) -> None:

@@ -106,7 +106,7 @@ class Alone:
     # Jobs
 
     def _start(self, job: Job) -> None:
-        self.running.begin(job)
+        self.running.begin(job, self.scheduler.mirrors[job.name].schedule)
         waited_s = self.queue.waited_s(job.name)
         troubled = self.sim.now_s < self.until_s
         took_s = 0.0

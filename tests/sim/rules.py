@@ -102,8 +102,12 @@ class Running:
         self._filesystems: Counter[str] = Counter()
         self.most = 0
 
-    def begin(self, job: Job) -> None:
-        """A job starts: never more than the limits say, and never two of one mirror."""
+    def begin(self, job: Job, schedule: Schedule | None) -> None:
+        """A job starts: never more than the limits say, never two of one mirror, and by itself
+        never when its windows and blackouts do not permit it.
+        """
+        is_allowed = schedule is None or job.cause == "asked" or schedule.allowed(clock.now_ns())
+        hold(is_allowed, job.name, f"a run ({job.cause}) begins outside of its windows")
         hold(job.name not in self.jobs, job.name, "two jobs of one mirror run")
         self.jobs[job.name] = job
         self._filesystems[job.filesystem] += 1

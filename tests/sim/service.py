@@ -146,8 +146,8 @@ class Service:
     # Jobs
 
     def _start(self, job: Job) -> None:
-        self.running.begin(job)
         watched, life = self.scheduler.mirrors[job.name], self._life
+        self.running.begin(job, watched.schedule)
         watching, waited_s = Watching(job.verb, watched), self.queue.waited_s(job.name)
         self.waits += waited_s > 0
         self.longest_wait_s = max(self.longest_wait_s, waited_s)
@@ -217,8 +217,7 @@ class Service:
             return
         waits = self.queue.waiting.get(name)
         if waits is None or waits.cause != "asked":
-            self.queue.waiting.pop(name, None)
-            self.scheduler.due(name, "asked", "asked for", verb=verb)
+            self.scheduler.ask(name, verb)
 
     def prune(self, name: str) -> None:
         """A person looks at what pruning doubted, and says that it is right: in no queue."""

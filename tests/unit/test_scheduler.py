@@ -2,113 +2,14 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
-
 import pytest
 
 from mirrord.core.errors import Aborted, Busy, MirrordError, Refused, TransferFailed
-from mirrord.core.model import Definition, Endpoint
 from mirrord.core.records import AlarmKind, Finding, Level
-from mirrord.core.results import UpdateNumbers
-from mirrord.core.states import State
-from mirrord.core.status import Reading
-from mirrord.scheduler.health import Change
-from mirrord.scheduler.jobs import Caps, Job, Outcome
-from mirrord.scheduler.scheduler import Scheduler
-from mirrord.scheduler.watched import Standing, Watched
-from mirrord.schedules.schedule import Schedule
+from mirrord.scheduler.watched import Standing
 from mirrord.system import clock
-from tests.unit.ticking import Hand, HandTimers, every
-
-CUT = TransferFailed("the connection was lost")
-
-
-def reading(standing: Standing, *faults: Finding) -> Reading:
-    """What a probe finds of a mirror that stands like that."""
-    return Reading(
-        "a",
-        state=State.MIRRORED if standing.mirrored else State.BROKEN_OFF,
-        quiesced=standing.quiesced,
-        confirmed_ns=standing.confirmed_ns,
-        faults=faults,
-    )
-
-
-class Room:
-    """A scheduler with what it is wired to."""
-
-    def __init__(self) -> None:
-        self.hand = Hand()
-        self.timers = HandTimers(self.hand)
-        self.started: list[Job] = []
-        self.told: list[tuple[str, Change]] = []
-        self.scheduler = self.restarted()
-
-    def restarted(self) -> Scheduler:
-        """The scheduler of a service that has just started."""
-        self.timers.set.clear()
-        self.scheduler = Scheduler(
-            self.timers,
-            self.started.append,
-            caps=Caps(4, 9, 9),
-            chance=random.Random(1),
-            told=lambda name, change: self.told.append((name, change)),
-        )
-        return self.scheduler
-
-    def define(
-        self,
-        schedule: Schedule | None,
-        *,
-        name: str = "a",
-        ident: str = "i",
-        age_s: float = 0.0,
-        mirrored: bool = True,
-        quiesced: bool = False,
-        retries: int = 5,
-    ) -> Watched:
-        end = Endpoint("memory", "/x")
-        confirmed_ns = clock.now_ns() - round(age_s * 1e9) if mirrored else 0
-        return self.scheduler.define(
-            Definition(name, ident, end, end, retries=retries),
-            schedule,
-            Standing(mirrored, quiesced, confirmed_ns),
-        )
-
-    def end(
-        self,
-        *,
-        error: MirrordError | None = None,
-        name: str = "a",
-        took_s: float = 0.0,
-        size: int = 0,
-        confirmed_ns: int | None = None,
-        prune_refused: str = "",
-    ) -> None:
-        """The running job ends after so long; its snapshot was taken when it began."""
-        confirmed_ns = clock.now_ns() if confirmed_ns is None else confirmed_ns
-        self.hand.sleep_s(took_s)
-        update = None
-        if error is None:
-            update = UpdateNumbers(confirmed_ns, prune_refused, stream_bytes=size)
-        self.scheduler.finished(name, Outcome("" if error else "done", took_s, update, error))
-
-    def causes(self) -> list[str]:
-        """Why each run since the last question began."""
-        found = [each.cause for each in self.started]
-        self.started.clear()
-        return found
-
-
-@pytest.fixture
-def room() -> Iterator[Room]:
-    hand = Hand()
-    clock.use(hand)
-    made = Room()
-    made.hand = made.timers.hand = hand
-    yield made
-    clock.use(None)
+from tests.unit.scheduling import CUT, Room, reading
+from tests.unit.ticking import every
 
 
 def test_a_schedule_is_followed_and_times_that_come_during_a_run_make_one(room: Room) -> None:
@@ -278,16 +179,6 @@ def test_times_missed_while_no_service_ran_are_made_up_for_once(room: Room) -> N
         Standing(True, False, clock.now_ns()),
     )
     assert room.causes() == []
-
-
-def test_what_was_missed_waits_for_the_end_of_a_blackout(room: Room) -> None:
-    """It is 22:13 on a Tuesday when these tests begin."""
-    room.define(every("0 12 * * *", blackouts=("22:00-23:00",)), age_s=24 * 3600)
-    assert room.causes() == []
-    room.timers.pass_s(46 * 60)
-    assert room.causes() == []
-    room.timers.pass_s(60)
-    assert room.causes() == ["missed"]
 
 
 def test_a_lag_target_is_planned_again_after_each_run(room: Room) -> None:
