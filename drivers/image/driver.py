@@ -16,7 +16,13 @@ from mirrord.core.relationship import Relationship
 from mirrord.core.units import MERGE_ABOVE
 from mirrord.drivers.contract import Capability, Driver
 from mirrord.drivers.image import place
-from mirrord.drivers.image.process import LiveProcess, at_path, check_address, refusal
+from mirrord.drivers.image.process import (
+    LiveProcess,
+    at_path,
+    check_address,
+    refusal,
+    remove_socket,
+)
 from mirrord.drivers.live import AWAIT_S_MAX, Live, without_snapshots
 from mirrord.drivers.refusals import (
     image_in_use,
@@ -259,16 +265,15 @@ class ImageDriver(Driver, Live):
 
     def _serve(self, end: _End, where: str, allowed: tuple[str, ...]) -> None:
         """It is recorded first, so that `live_unserve` ends whatever clients can connect to."""
-        known = where in end.served
         added = tuple(network for network in allowed if network not in end.allowed)
-        served = end.served if known else (*end.served, where)
+        served = end.served if where in end.served else (*end.served, where)
         self._keep_served(end._replace(allowed=(*end.allowed, *added)), served)
         try:
             for network in allowed:
                 self._process.ask(f"allow {network}")
-            # What is recorded may not be in force: an earlier call may have been killed.
-            with suppress(*([Refused] if known else [])):  # it listens there already
-                self._process.ask(f"serve {where}")
+            # What is recorded may not be in force: an earlier call may have been killed, or another
+            # program may have taken the address.
+            self._process.ask(f"serve {where}")
         except MirrordError as error:
             # Without an answer clients may be able to connect by now.
             if not isinstance(error, Unreachable) or not self._process.is_running():
@@ -283,9 +288,7 @@ class ImageDriver(Driver, Live):
             if self._process.is_running():
                 self._process.ask("unserve")
             for address in end.served:
-                path = at_path(address)
-                if path is not None:
-                    path.unlink(missing_ok=True)
+                remove_socket(address)
             if end.served or end.allowed:
                 self._keep_served(end._replace(allowed=()), ())
         return bool(end.served)
@@ -396,9 +399,7 @@ class ImageDriver(Driver, Live):
         with self.lock("mirrord"):
             self._process.remove(_unit_of(end) if end else "")
             for address in end.served if end else ():
-                path = at_path(address)
-                if path is not None:
-                    path.unlink(missing_ok=True)
+                remove_socket(address)
             for name in (*_FILES, *_TLS, "config", "control", "log", "lock"):
                 files.remove_file(f"{_LABEL}:REMOVE", self._store / name)
         for folder in (self._store, self._store.parent, self._store.parent.parent):

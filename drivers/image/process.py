@@ -271,6 +271,19 @@ def at_path(address: str) -> Path | None:
     return Path(address.removeprefix("unix:")) if address.startswith("unix:") else None
 
 
+def remove_socket(address: str) -> None:
+    """Remove the socket that the process left at an address; one that a program uses stays."""
+    path = at_path(address)
+    if path is None:
+        return
+    try:
+        sockets.connected(path, timeout_s=_ANSWER_S).close()
+    except ConnectionRefusedError:
+        path.unlink(missing_ok=True)
+    except OSError:
+        pass  # there is none, or another program's does not answer at once
+
+
 def check_address(address: str) -> None:
     """`Refused` when it cannot be a line of the configuration; "" is none."""
     fits = not address or address.startswith("unix:/") or _ADDRESS.fullmatch(address)

@@ -90,6 +90,33 @@ def test_what_is_recorded_and_not_in_force_is_served_by_the_next_call(
         assert takes_clients(path)
 
 
+def test_an_address_that_another_program_has_taken_is_not_said_to_be_served(
+    end: ImageDriver, tmp_path: Path
+) -> None:
+    path = tmp_path / "nbd"
+    end.live_serve(f"unix:{path}")
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        other.listen()
+        with pytest.raises(Refused, match="in use"):
+            end.live_serve(f"unix:{path}")
+        assert end.live_unserve()
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))  # that program's socket was left alone
+    path.unlink()
+    end.live_serve(f"unix:{path}")
+    assert takes_clients(path)
+
+
+def test_a_socket_that_somebody_removed_is_made_again(end: ImageDriver, tmp_path: Path) -> None:
+    path = tmp_path / "nbd"
+    end.live_serve(f"unix:{path}")
+    path.unlink()
+    end.live_serve(f"unix:{path}")
+    assert takes_clients(path)
+
+
 def test_a_record_that_another_command_changes_meanwhile_is_read_again(
     end: ImageDriver, tmp_path: Path
 ) -> None:

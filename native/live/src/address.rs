@@ -5,9 +5,10 @@ use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Registry, Token};
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     Tcp(String),
     Unix(PathBuf),
@@ -44,42 +45,73 @@ impl Address {
 
     pub fn listen(&self) -> io::Result<Listener> {
         let explain = |error: io::Error| io::Error::new(error.kind(), format!("{self:?}: {error}"));
-        Ok(match self {
+        let socket = match self {
             Address::Tcp(name) => {
-                Listener::Tcp(TcpListener::bind(Address::resolve(name)?).map_err(explain)?)
+                Listening::Tcp(TcpListener::bind(Address::resolve(name)?).map_err(explain)?)
             }
             Address::Unix(path) => {
                 // A socket that a killed process left; one in use would answer.
-                if UnixStream::connect(path).is_err() {
+                let tried = UnixStream::connect(path);
+                if tried.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
                     let _ = std::fs::remove_file(path);
                 }
-                Listener::Unix(UnixListener::bind(path).map_err(explain)?)
+                Listening::Unix(UnixListener::bind(path).map_err(explain)?)
             }
+        };
+        Ok(Listener {
+            address: self.clone(),
+            file: self.file(),
+            socket,
         })
+    }
+
+    /// Device and inode of what is at a path now.
+    fn file(&self) -> Option<(u64, u64)> {
+        let of = |path: &Path| path.symlink_metadata().ok();
+        match self {
+            Address::Tcp(_) => None,
+            Address::Unix(path) => of(path).map(|found| (found.dev(), found.ino())),
+        }
     }
 }
 
-pub enum Listener {
+/// A socket that listens at an address.
+pub struct Listener {
+    address: Address,
+    file: Option<(u64, u64)>,
+    socket: Listening,
+}
+
+enum Listening {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
 
 impl Listener {
     pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
-        match self {
-            Listener::Tcp(listener) => registry.register(listener, token, Interest::READABLE),
-            Listener::Unix(listener) => registry.register(listener, token, Interest::READABLE),
+        match &mut self.socket {
+            Listening::Tcp(listener) => registry.register(listener, token, Interest::READABLE),
+            Listening::Unix(listener) => registry.register(listener, token, Interest::READABLE),
         }
+    }
+
+    pub fn is_for(&self, address: &Address) -> bool {
+        self.address == *address
+    }
+
+    /// Whether who connects to its address still reaches it: another file may be at its path.
+    pub fn is_reached(&self) -> bool {
+        self.address.file() == self.file
     }
 
     /// A new connection, with the address that it comes from; None if there is none waiting.
     pub fn accept(&self) -> Option<(Socket, Option<IpAddr>)> {
-        match self {
-            Listener::Tcp(listener) => {
+        match &self.socket {
+            Listening::Tcp(listener) => {
                 let (socket, from) = listener.accept().ok()?;
                 Some((Socket::Tcp(socket), Some(from.ip().to_canonical())))
             }
-            Listener::Unix(listener) => {
+            Listening::Unix(listener) => {
                 let (socket, _) = listener.accept().ok()?;
                 Some((Socket::Unix(socket), None))
             }

@@ -3,12 +3,18 @@
 use super::*;
 
 impl Process {
-    /// Listens for clients at one more address.
+    /// Listens for clients at one more address; it is no error when it does already.
     pub(crate) fn serve(&mut self, address: &str) -> Result<(), String> {
         let address = Address::parse(address);
         let is_open = self.config.clients_tls.is_none() && self.config.clients_from.is_empty();
         if is_open && !address.is_local() {
             return Err("other hosts can connect to this address; allow some first".into());
+        }
+        self.listeners
+            .retain(|_, (_, listener)| !listener.is_for(&address) || listener.is_reached());
+        let mut doors = self.listeners.values();
+        if doors.any(|(door, listener)| *door == Door::Clients && listener.is_for(&address)) {
+            return Ok(());
         }
         let done = self.listen(Door::Clients, &address);
         done.map_err(|problem| problem.to_string())
