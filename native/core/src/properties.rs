@@ -73,7 +73,9 @@ fn encoded(kind: u16, attributes: &[Attribute]) -> Vec<u8> {
 
 fn attributes() -> impl Strategy<Value = Vec<Attribute>> {
     let path = prop_oneof!["[a-z]{1,6}(/[a-z.]{1,3}x){0,3}", "\\PC{1,9}x"];
-    let path = path.prop_filter("inside", |path| !path.starts_with('/'));
+    // Any other path leads out of the volume, and is refused.
+    let is_inside = |path: &String| path.split('/').all(|name| !["", ".", ".."].contains(&name));
+    let path = path.prop_filter("inside", is_inside);
     let one = prop_oneof![
         path.prop_map(|path| (attribute::PATH, path.into_bytes())),
         vec(any::<u8>(), 0..300).prop_map(|data| (attribute::DATA, data)),
