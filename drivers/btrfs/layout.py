@@ -406,7 +406,7 @@ def read_record(wrapper: Path) -> Record | None:
 def known_record(known: Known, wrapper: Path) -> Record | None:
     """`read_record` with a cache: a record is read again only after it was written."""
     try:
-        now = os.stat(wrapper / RECORD)
+        now = os.stat(f"{wrapper}/{RECORD}")
     except (FileNotFoundError, NotADirectoryError):
         return None
     records = known.records.setdefault(wrapper.parent, {})

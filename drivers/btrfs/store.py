@@ -30,16 +30,14 @@ class SnapshotEntry(NamedTuple):
 
 def kept(place: Layout) -> list[SnapshotEntry]:
     """All snapshots in the store, oldest first."""
-    found = [
-        *_in_folder(place, place.snapshots, SnapshotKind.REFERENCE),
-        *_in_folder(place, place.diverged, SnapshotKind.DIVERGED),
-    ]
+    found: list[SnapshotEntry] = []
     hints: dict[str, tuple[Path, SnapshotKind]] = {}
-    for one in found:
-        if one.wrapper is not None and one.snapshot.intact:
-            folder = one.wrapper.parent
-            kind = SnapshotKind.REFERENCE if folder == place.snapshots else SnapshotKind.DIVERGED
-            hints[one.snapshot.guid] = one.wrapper, kind
+    kinds = {SnapshotKind.REFERENCE: place.snapshots, SnapshotKind.DIVERGED: place.diverged}
+    for kind, folder in kinds.items():
+        for one in _in_folder(place, folder, kind):
+            found.append(one)
+            if one.wrapper is not None and one.snapshot.intact:
+                hints[one.snapshot.guid] = one.wrapper, kind
     place.known.places[place.store] = hints
     pinned = snapshottrees.pinned(place.verify, pinfiles.legible(place.pins))
     if pinned:
@@ -59,9 +57,10 @@ def _in_folder(place: Layout, folder: Path, kind: SnapshotKind) -> Iterator[Snap
         return
     layout.forget_records_but(place.known, folder, names)
     for name in names:
-        if kind is SnapshotKind.REFERENCE and is_tree(folder / name) != place.nested:
+        wrapper = folder / name
+        if kind is SnapshotKind.REFERENCE and is_tree(wrapper) != place.nested:
             continue  # of a mirror that includes nested subvolumes, or of one that does not
-        one = in_wrapper(place, folder / name, kind)
+        one = in_wrapper(place, wrapper, kind)
         if one is not None:
             yield one
 
