@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import IO, cast
 
@@ -140,9 +141,27 @@ def _compressing(raw: IO[bytes], suffix: str) -> Iterator[IO[bytes]]:
         yield cast(io.BufferedWriter, raw)
 
 
+def _apart(names: Sequence[str], *, before_disk: bool = False) -> list[str]:
+    """These names, made different where a format's alphabet made those of two volumes the same.
+
+    before_disk: names are `HOST-DISK`, and the host is changed.
+    """
+    taken, found = set(names), []
+    seen: set[str] = set()
+    for name in names:
+        number, made = 2, name
+        while made in seen or (made != name and made in taken):
+            host, dash, disk = name.rpartition("-") if before_disk else (name, "", "")
+            made = f"{host}_{number}{dash}{disk}"
+            number += 1
+        seen.add(made)
+        found.append(made)
+    return found
+
+
 def _csv(batches: Iterable[Batch], facts: Facts, written: Written) -> Iterator[str]:
     """mirrord's own CSV: all columns, exact. Times count from the trace's zero."""
-    names = [re.sub(r'[,"\n]', "_", name) for name in facts.volumes]
+    names = _apart([re.sub(r'[,"\n]', "_", name) for name in facts.volumes])
     yield "time_ns,volume,op,offset,length,latency_ns\n"
     for time, volume, op, offset, length, latency in rows(batches):
         written.records += 1
@@ -155,10 +174,9 @@ _RWBS = {Op.WRITE: "W", Op.READ: "R", Op.TRIM: "D", Op.FLUSH: "FWS"}
 
 def _blkparse(batches: Iterable[Batch], facts: Facts, written: Written) -> Iterator[str]:
     """Queue events, in sectors: offsets and lengths are extended to full sectors."""
-    devices = [
-        name if re.fullmatch(r"\d+,\d+", name) else f"8,{16 * index}"
-        for index, name in enumerate(facts.volumes)
-    ]
+    given = {name for name in facts.volumes if re.fullmatch(r"\d+,\d+", name)}
+    free = (name for name in (f"8,{16 * index}" for index in count()) if name not in given)
+    devices = [name if name in given else next(free) for name in facts.volumes]
     for number, (time, volume, op, offset, length, _) in enumerate(rows(batches), 1):
         seconds, nanoseconds = divmod(time, 10**9)
         first, last = offset // 512, -(-(offset + length) // 512)
@@ -175,7 +193,7 @@ _FIO = {Op.WRITE: "write", Op.READ: "read", Op.TRIM: "trim"}
 
 def _fio(batches: Iterable[Batch], facts: Facts, written: Written) -> Iterator[str]:
     """iolog v3, which fio replays (`--read_iolog`); times in microseconds."""
-    names = [re.sub(r"\s", "_", name) or "0" for name in facts.volumes]
+    names = _apart([re.sub(r"\s", "_", name) or "0" for name in facts.volumes])
     yield "fio version 3 iolog\n"
     for name in names:
         yield f"0 {name} add\n0 {name} open\n"
@@ -193,10 +211,12 @@ def _fio(batches: Iterable[Batch], facts: Facts, written: Written) -> Iterator[s
 
 def _msr(batches: Iterable[Batch], facts: Facts, written: Written) -> Iterator[str]:
     """MSR Cambridge; it has neither trim nor flush. Without a date, times count from 1970."""
-    names = []
+    hosts = []
     for name in facts.volumes:
         split = re.fullmatch(r"(.+)-(\d+)", name)
-        names.append(f"{split[1]},{split[2]}" if split else f"{name.replace(',', '_')},0")
+        host, disk = (split[1], split[2]) if split else (name, "0")
+        hosts.append(f"{host.replace(',', '_')}-{disk}")
+    names = [",".join(name.rsplit("-", 1)) for name in _apart(hosts, before_disk=True)]
     start = (facts.epoch_ns or 0) - FILETIME_EPOCH_NS
     kinds = {int(Op.WRITE): "Write", int(Op.READ): "Read"}
     for time, volume, op, offset, length, latency in rows(batches):

@@ -139,10 +139,10 @@ def _by(each: Assessed) -> str:
 def _outcome(each: Assessed, axis: TimeAxis) -> str:
     age = interval_words(round(each.lag.worst_s))
     old = f"at least {age} old at its worst" if each.lag.at_least else f"at most {age} old"
+    least = "at least " if each.loss.at_least else ""
     return (
-        f"the copy is {old}, and a failure "
-        f"loses {format_size(each.loss.expected)} on average, {format_size(each.loss.worst)} at "
-        f"worst ({axis.words(each.loss.worst_at_ns)})"
+        f"the copy is {old}, and a failure loses {format_size(each.loss.expected)} on average, "
+        f"{least}{format_size(each.loss.worst)} at worst ({axis.words(each.loss.worst_at_ns)})"
     )
 
 

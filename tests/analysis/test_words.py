@@ -197,6 +197,27 @@ def test_the_link_that_is_called_needed_is_enough_when_it_is_given_back() -> Non
         assert not len(same.late_ns), (seconds, found[1])
 
 
+@pytest.mark.parametrize(("end_s", "told"), [(150, "80.0 KiB"), (65, "at least 80.0 KiB")])
+def test_a_loss_that_is_greatest_at_the_end_is_a_lower_limit(end_s: int, told: str) -> None:
+    # 40 KiB at the beginning and again a minute later, which arrive with updates at 1 and 2 min:
+    # the first after 10 s, in which the trace ends or does not.
+    offsets = np.arange(10) * 4096
+    at_s = np.repeat([0, 60], 10)
+    batch = Batch(
+        np.append(at_s, end_s).astype(np.int64) * 10**9,
+        np.zeros(21, np.uint32),
+        np.append(np.zeros(20), 1).astype(np.uint8),
+        np.concatenate((offsets, offsets, [0])),
+        np.append(np.full(20, 4096), 512).astype(np.int64),
+        np.full(21, -1, np.int64),
+    )
+    facts = Facts("short", "csv", ("0",))
+    made = from_replay(replay([batch], facts, [fixed(60)]), facts)
+    terms = Terms(link=parse_rates("4KiB/s"), overhead_s=0)
+    [said] = risk.conclusions(made, assess_all(made, terms), terms)
+    assert re.search(r"on average, (.*) at worst", said)[1] == told  # type: ignore[index]
+
+
 def test_two_traces_of_nearly_one_name_are_saved(tmp_path: Path) -> None:
     made = report_of(["web 1", "web-1"])
     names = save(made, tmp_path / "out", version="1")

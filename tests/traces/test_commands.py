@@ -98,6 +98,23 @@ def test_what_is_converted_reads_the_same(
             assert (getattr(before, column) == getattr(after, column)).all(), column
 
 
+@pytest.mark.parametrize("kind", WRITERS)
+def test_volumes_of_similar_names_stay_apart(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["8,16", "vdb", "8,0", "a-0", "a", "a,b", "a_b", "a b", "a_b_2", "a,b-0", "a_2"]
+    path = tmp_path / "names.csv"
+    path.write_text("".join(f"{at};W;{at * 4096};4096;{name}\n" for at, name in enumerate(names)))
+    columns = "time=0,op=1,offset=2,length=3,volume=4"
+    stored, target = tmp_path / "names.parquet", tmp_path / "names.txt"
+    said(capsys, "trace", "import", path, "--columns", columns, "-o", stored)
+    said(capsys, "trace", "convert", stored, target, "--to", kind)
+    with open_trace(target) as trace:
+        found = make.join(list(trace.batches()))
+    assert found.volume.tolist() == list(range(len(names)))
+    assert (found.offset // 4096).tolist() == list(range(len(names)))
+
+
 def test_convert_to_parquet_filters_and_knows_endings(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from mirrord.core.errors import MirrordError, Refused, Unsupported, UsageError
+from mirrord.core.errors import Damaged, MirrordError, Refused, Unsupported, UsageError
 from mirrord.traces import parsing, sources
 from mirrord.traces.formats import FORMATS
 from mirrord.traces.formats.base import Sample
@@ -171,6 +171,42 @@ def test_a_csv_without_operations_can_be_all_writes(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=told):
             read(path, ReadOptions(columns=columns))
+
+
+@pytest.mark.parametrize(
+    ("lines", "columns"),
+    [
+        (["W,0.0,0,512", "R,1.0,4096,512"], "op=0,time=1,offset=2,length=3"),
+        (["-1.0,W,0,512", "0.0,R,4096,512"], "time=0,op=1,offset=2,length=3"),
+        (["host W .5 0 512", "host R 1.5 4096 512"], "op=1,time=2,offset=3,length=4"),
+        (['"7","W","0","512"', '"8","R","4096","512"'], "time=0,op=1,offset=2,length=3"),
+    ],
+)
+def test_the_first_line_of_a_csv_without_header_is_a_record(
+    lines: list[str], columns: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows"
+    path.write_text("\n".join(lines))
+    found, _ = read(path, ReadOptions(columns=columns))
+    assert found == [Record(0, "0", W, 0, 512), Record(10**9, "0", R, 4096, 512)]
+
+
+def test_a_header_is_only_in_the_first_of_several_pieces(tmp_path: Path) -> None:
+    first, second, third = (tmp_path / name for name in ("xaa", "xab", "xac"))
+    first.write_text("when,what,where,size\n0,W,0,512\n1,W,4096,512\n")
+    second.write_text("2,W,8192,512\n3,W,12288,512\n")
+    third.write_text("when,what,where,size\n4,W,16384,512\n")
+    columns = "time=when,op=what,offset=where,length=size"
+    parsing = Parsing([first, second, third], ReadOptions(columns=columns))
+    offsets = [int(at) for batch in parsing.batches() for at in batch.offset]
+    assert offsets == [0, 4096, 8192, 12288, 16384]
+
+
+def test_a_damaged_first_record_of_a_csv_is_no_header(tmp_path: Path) -> None:
+    path = tmp_path / "rows"
+    path.write_text("0x1,W,0,512\n1,W,4096,512\n")
+    with pytest.raises(Damaged, match="the time '0x1' is not a number"):
+        read(path, ReadOptions(columns="time=0,op=1,offset=2,length=3"))
 
 
 def test_what_has_no_write_flag_is_refused(tmp_path: Path) -> None:

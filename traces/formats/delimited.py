@@ -41,6 +41,7 @@ class Layout:
     time_extra: int | None = None
     latency: int | None = None
     latency_unit: str = "us"
+    #: Lines at the beginning that are skipped unless their time begins like a number.
     header: int = 0
     only_digits: bool = False
 
@@ -204,7 +205,6 @@ def mapped(sample: Sample, options: ReadOptions) -> TraceParser:
             f"--columns lacks {', '.join(lacking)}",
             hint="A trace without operations can be read as writes only: --write-flag all.",
         )
-    digits = first.strip()[:1].isdigit()
     layout = Layout(
         places["time"][0],
         places["op"][0] if "op" in places else None,
@@ -212,7 +212,7 @@ def mapped(sample: Sample, options: ReadOptions) -> TraceParser:
         places["length"][0],
         tuple(places.get("volume", ())),
         delimiter=delimiter,
-        header=0 if digits else 1,
+        header=1,
         latency=places["latency"][0] if "latency" in places else None,
         words=(*WORDS.items(), *_ONE_WRITES),
     )

@@ -43,7 +43,8 @@ pub struct Layout {
     pub length_bytes: u64,
     pub latency_ns: u64,
     pub rule: OpRule,
-    /// Lines to skip at the beginning of each source.
+    /// How many lines at the beginning of each source may be headers: those are skipped whose time
+    /// does not begin like a number, as sources of one trace need not all have a header.
     pub header: u64,
     /// Lines that do not begin with a digit are headers, anywhere in the source.
     pub only_digits: bool,
@@ -149,6 +150,13 @@ fn split<'a>(line: &'a [u8], delimiter: u8, fields: &mut [&'a [u8]; FIELDS_MAX])
     count
 }
 
+/// Whether a field begins like a number: `12`, `-1.5`, `.5`.
+fn begins_number(field: &[u8]) -> bool {
+    let field = field.strip_prefix(b"-").unwrap_or(field);
+    let field = field.strip_prefix(b".").unwrap_or(field);
+    field.first().is_some_and(u8::is_ascii_digit)
+}
+
 fn number(field: &[u8], what: &str, unit: u64) -> Result<u64, String> {
     let value = match whole(field) {
         Some(value) => value.checked_mul(unit),
@@ -175,9 +183,6 @@ fn number(field: &[u8], what: &str, unit: u64) -> Result<u64, String> {
 impl LineParser for Delimited {
     fn line(&mut self, line: &[u8], shared: &mut Shared, out: &mut Columns) -> Result<(), String> {
         self.line += 1;
-        if self.line <= self.layout.header {
-            return Ok(());
-        }
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let begin = line.iter().find(|&&byte| byte != b' ' && byte != b'\t');
         let Some(&begin) = begin else {
@@ -190,6 +195,11 @@ impl LineParser for Delimited {
         let mut fields: [&[u8]; FIELDS_MAX] = [&[]; FIELDS_MAX];
         let count = split(line, self.layout.delimiter, &mut fields);
         let layout = &self.layout;
+        if self.line <= layout.header
+            && !(count > layout.time && begins_number(fields[layout.time]))
+        {
+            return Ok(());
+        }
         let needed = layout
             .time
             .max(layout.offset)
