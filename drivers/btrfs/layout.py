@@ -180,7 +180,7 @@ def resolve(location: str, known: Known) -> Layout:
     folder around it is on another file system.
     """
     path = _followed(Path(location), known)
-    if beside(path, known).shown_wrapper() is not None:
+    if path.is_symlink():
         return beside(path, known)
     if subvolume.is_subvolume(path):
         if is_mount_point(path):
@@ -193,7 +193,7 @@ def resolve(location: str, known: Known) -> Layout:
 
 
 def _followed(path: Path, known: Known) -> Path:
-    """Where links lead, up to a view: that is the volume, and not the snapshot that it shows."""
+    """Where links lead, but not that of a view: a view is the volume, not what it shows."""
     for _ in range(40):  # as many as the kernel follows
         path = Path(os.path.realpath(path.parent)) / path.name
         if not path.is_symlink() or beside(path, known).shown_wrapper() is not None:
