@@ -274,7 +274,7 @@ def at_path(address: str) -> Path | None:
 def remove_socket(address: str) -> None:
     """Remove the socket that the process left at an address; one that a program uses stays."""
     path = at_path(address)
-    if path is None:
+    if path is None or not path.is_socket():
         return
     try:
         sockets.connected(path, timeout_s=_ANSWER_S).close()

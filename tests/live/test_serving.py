@@ -109,6 +109,17 @@ def test_an_address_that_another_program_has_taken_is_not_said_to_be_served(
     assert takes_clients(path)
 
 
+def test_a_file_in_place_of_the_socket_is_left_alone(end: ImageDriver, tmp_path: Path) -> None:
+    path = tmp_path / "nbd"
+    end.live_serve(f"unix:{path}")
+    path.unlink()
+    path.write_text("data")
+    with pytest.raises(Refused, match="in use"):
+        end._process.ask(f"serve unix:{path}")
+    assert end.live_unserve()
+    assert path.read_text() == "data"
+
+
 def test_a_socket_that_somebody_removed_is_made_again(end: ImageDriver, tmp_path: Path) -> None:
     path = tmp_path / "nbd"
     end.live_serve(f"unix:{path}")

@@ -5,8 +5,8 @@ use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Registry, Token};
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::PathBuf;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
@@ -50,9 +50,15 @@ impl Address {
                 Listening::Tcp(TcpListener::bind(Address::resolve(name)?).map_err(explain)?)
             }
             Address::Unix(path) => {
-                // A socket that a killed process left; one in use would answer.
+                // A socket that a killed process left; one in use would answer. (A connection to
+                // a file of another kind is refused, too.)
+                let is_socket = path
+                    .symlink_metadata()
+                    .is_ok_and(|it| it.file_type().is_socket());
                 let tried = UnixStream::connect(path);
-                if tried.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+                let is_refused =
+                    |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+                if is_socket && tried.is_err_and(is_refused) {
                     let _ = std::fs::remove_file(path);
                 }
                 Listening::Unix(UnixListener::bind(path).map_err(explain)?)
@@ -67,11 +73,11 @@ impl Address {
 
     /// Device and inode of what is at a path now.
     fn file(&self) -> Option<(u64, u64)> {
-        let of = |path: &Path| path.symlink_metadata().ok();
-        match self {
-            Address::Tcp(_) => None,
-            Address::Unix(path) => of(path).map(|found| (found.dev(), found.ino())),
-        }
+        let Address::Unix(path) = self else {
+            return None;
+        };
+        let found = path.symlink_metadata().ok()?;
+        Some((found.dev(), found.ino()))
     }
 }
 

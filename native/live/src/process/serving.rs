@@ -10,11 +10,15 @@ impl Process {
         if is_open && !address.is_local() {
             return Err("other hosts can connect to this address; allow some first".into());
         }
-        self.listeners
-            .retain(|_, (_, listener)| !listener.is_for(&address) || listener.is_reached());
-        let mut doors = self.listeners.values();
-        if doors.any(|(door, listener)| *door == Door::Clients && listener.is_for(&address)) {
-            return Ok(());
+        let mut present = self
+            .listeners
+            .iter()
+            .filter(|(_, (door, listener))| *door == Door::Clients && listener.is_for(&address));
+        if let Some((&key, (_, listener))) = present.next() {
+            if listener.is_reached() {
+                return Ok(());
+            }
+            self.listeners.remove(&key);
         }
         let done = self.listen(Door::Clients, &address);
         done.map_err(|problem| problem.to_string())
