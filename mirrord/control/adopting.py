@@ -145,7 +145,8 @@ def _check_other(service: Service, definition: Definition, mine: Endpoint) -> No
     of the mirror, and the real one never be looked at again. Nothing may be there: it may be lost.
     """
     ends = definition.source, definition.destination
-    endpoint, there = ends if ends[0].location == mine.location else reversed(ends)
+    is_mine = (ends[0].host, ends[0].location) == (mine.host, mine.location)
+    endpoint, there = ends if is_mine else reversed(ends)
     found = direction.look(Members([service.driver(there)]), definition.id)
     if found.facts is None or found.facts.role is Role.ABSENT or any(found.records):
         return
