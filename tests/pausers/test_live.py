@@ -153,9 +153,10 @@ def test_what_cannot_be_held_back(image: Mirror, tmp_path: Path) -> None:
     assert "does not answer" in refusal(f"live:{path}")
 
 
-#: Writes numbers in turn: to the image over NBD, and to a file on another volume.
+#: Writes numbers in turn: to the image over NBD, and to a file on another volume. It rests after each,
+#: so that the image has room for two minutes of them, however slow the snapshots are.
 _WRITER = """
-import os, sys
+import os, sys, time
 from pathlib import Path
 from types import SimpleNamespace
 from tests.live.lab import Client
@@ -164,6 +165,7 @@ with Client(SimpleNamespace(nbd=Path(sys.argv[1]))) as client:
     for row in range(int(sys.argv[3])):
         assert client.write(512 * row, b"%-512d" % (2 * row)) == 0
         os.pwrite(file, b"%-512d" % (2 * row + 1), 512 * row)
+        time.sleep(0.002)
 """
 _SIZE = 32 << 20
 
