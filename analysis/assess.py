@@ -34,6 +34,14 @@ class Terms:
     loss_bytes: float | None = None
 
     @property
+    def bounds_s(self) -> tuple[float, ...]:
+        """Bounds of semi-synchronous modes, with the longest one that is accepted: it is often the
+        cheapest.
+        """
+        extra = [self.rpo_s] if self.lags_s and self.rpo_s else []
+        return tuple(sorted({*self.lags_s, *extra}))
+
+    @property
     def least(self) -> float:
         """The given link at its slowest hour, bytes per second; infinite without one."""
         return float("inf") if self.link is None else slowest(self.link)

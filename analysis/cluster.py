@@ -30,6 +30,7 @@ def replay_on(
     path: Path,
     grids: Sequence[Grid] = DEFAULT,
     *,
+    bounds_s: Sequence[float] = (),
     free_space: float = FREE_SPACE,
     block: int = BLOCK,
     sizes: Mapping[str, int] | None = None,
@@ -60,6 +61,7 @@ def replay_on(
                 str(path.resolve()),
                 planned,
                 Parts(k, 1, workers),
+                bounds_s,
                 block,
                 without_ns,
                 pure=False,
@@ -90,10 +92,16 @@ def _plan(
 
 
 def _count(
-    path: str, grids: list[Grid], parts: Parts, block: int, without_ns: tuple[int, int] | None
+    path: str,
+    grids: list[Grid],
+    parts: Parts,
+    bounds_s: Sequence[float],
+    block: int,
+    without_ns: tuple[int, int] | None,
 ) -> Counts:
     """The job of a worker."""
-    return counted(_batches(TraceFile(path), without_ns), grids, parts, block=block)
+    batches = _batches(TraceFile(path), without_ns)
+    return counted(batches, grids, parts, bounds_s=bounds_s, block=block)
 
 
 def _batches(trace: TraceFile, without_ns: tuple[int, int] | None) -> Iterator[Batch]:

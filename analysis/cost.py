@@ -118,10 +118,7 @@ def candidates(workload: Workload, terms: Terms, prices: Prices) -> list[Choice]
     """All modes of mirroring this workload on all links, the most recent copy first."""
     made = _Candidates(workload, terms, prices)
     found = made.live(None)
-    bounds = set(terms.lags_s)
-    if bounds and terms.rpo_s:
-        bounds.add(terms.rpo_s)  # the longest bound that is accepted, often the cheapest
-    for lag_s in sorted(bounds):
+    for lag_s in terms.bounds_s:
         found += made.live(lag_s)
     for updates in workload.shown():
         found += made.scheduled(updates)
@@ -160,7 +157,7 @@ class _Candidates:
         """Synchronous (None), or semi-synchronous with a bound of the lag."""
         need = self._peak
         if lag_s is not None:
-            need = risk.semi_sync_link(self._workload.writes, lag_s)
+            need = self._workload.writes.links[lag_s]
         # (On the link of a synchronous mirror nothing is lost: a faster one only costs more.)
         return [self._live(lag_s, need, link) for link in self._links(need, self._peak)]
 

@@ -60,7 +60,7 @@ class Rows:
 @dataclass(frozen=True, slots=True)
 class Totals:
     """The totals of a trace; `ends`: of each volume the end of the accessed range, bytes; busiest:
-    the most bytes written within a second.
+    the most bytes written within a second; links: bytes per second for each bound asked for.
     """
 
     first_ns: int
@@ -71,6 +71,7 @@ class Totals:
     bytes_written: int
     bin_ns: int
     busiest: int
+    links: Mapping[float, float]
     bins: Column
     ends: Column
     #: Of each grid: intervals with writes, and the bytes written in them.
@@ -97,6 +98,7 @@ def replay(
     facts: Facts,
     grids: Sequence[Grid] = DEFAULT,
     *,
+    bounds_s: Sequence[float] = (),
     free_space: float = FREE_SPACE,
     block: int = BLOCK,
     threads: int | None = None,
@@ -105,6 +107,7 @@ def replay(
 ) -> Replay:
     """Replay a trace whose records are ordered by time into the three volumes.
 
+    bounds_s: of semi-synchronous mirrors, seconds, above 0: the links that they need are computed.
     free_space: share of a no-overwrite volume that is free at the beginning, 0 to below 1.
     block: bytes, a power of two from 512 to 1 MiB. sizes: of volumes by name, bytes; a volume
     without one ends at the last address in the trace. threads: for counting, in addition to the
@@ -114,7 +117,7 @@ def replay(
     check_options(free_space, block)
     threads = default_threads() if threads is None else max(1, threads)
     parts = Parts(0, threads, threads)
-    counts = count(batches, grids, parts, block=block, progress=progress)
+    counts = count(batches, grids, parts, bounds_s=bounds_s, block=block, progress=progress)
     return combine([counts], facts, grids, free_space=free_space, block=block, sizes=sizes)
 
 
@@ -145,12 +148,18 @@ def count(
     grids: Sequence[Grid],
     parts: Parts,
     *,
+    bounds_s: Sequence[float] = (),
     block: int = BLOCK,
     progress: Progress | None = None,
 ) -> Counts:
     """Replay some parts; each sees all records and counts its own blocks. Errors as `replay`."""
     kernel = Replayer(
-        block.bit_length() - 1, [_cuts(grid) for grid in grids], parts.first, parts.here, parts.of
+        block.bit_length() - 1,
+        [_cuts(grid) for grid in grids],
+        [max(1, round(bound_s * NS)) for bound_s in bounds_s],
+        parts.first,
+        parts.here,
+        parts.of,
     )
     lags: dict[int, LagRunner] = {}
     if parts.here < parts.of and any(grid.lag for grid in grids):
@@ -171,7 +180,7 @@ def count(
                 progress(records)
     if not records:
         raise Damaged("there are no records in this trace", hint="See `mirrord trace info`.")
-    return _counts(kernel, grids, lags)
+    return _counts(kernel, grids, bounds_s, lags)
 
 
 def _cuts(grid: Grid) -> int | memoryview:
@@ -235,22 +244,24 @@ def damaged(kind: str, record: int = 0, one: int = 0, other: int = 0) -> Damaged
     return Damaged("the records cannot be replayed", why=kind)
 
 
-def _counts(kernel: Replayer, grids: Sequence[Grid], lags: dict[int, LagRunner]) -> Counts:
+def _counts(
+    kernel: Replayer, grids: Sequence[Grid], bounds_s: Sequence[float], lags: dict[int, LagRunner]
+) -> Counts:
     packed_grids, volumes = kernel.finish()
     rows = tuple(Rows(*(_column(column) for column in columns)) for columns in packed_grids)
     instants = [tuple(lags[k].instants) if k in lags else None for k in range(len(grids))]
     written, unique, live = (int(_column(column).sum()) for column in volumes[1:])
-    return Counts(rows, written, unique, live, tuple(instants), _totals(kernel))
+    return Counts(rows, written, unique, live, tuple(instants), _totals(kernel, bounds_s))
 
 
-def _totals(kernel: Replayer) -> Totals | None:
+def _totals(kernel: Replayer, bounds_s: Sequence[float]) -> Totals | None:
     found = kernel.totals()
     if found is None:
         return None
-    numbers, bins, ends, grids = found
+    numbers, links, bins, ends, grids = found
     of_grids = tuple((_column(interval), _column(size)) for interval, size in grids)
     columns = _column(bins), _column(ends)
-    return Totals(*numbers, *columns, of_grids)
+    return Totals(*numbers, dict(zip(bounds_s, links, strict=True)), *columns, of_grids)
 
 
 def _column(packed: bytes) -> Column:
@@ -294,7 +305,13 @@ def combine(
         # Of the blocks written, those not trimmed since are live.
         written_deleted=written - unique - sum(each.live for each in counts),
         grids=tuple(results),
-        writes_series=Writes(totals.first_ns, totals.bin_ns, totals.bins, totals.busiest),
+        writes_series=Writes(
+            totals.first_ns,
+            totals.bin_ns,
+            totals.bins,
+            totals.busiest,
+            totals.links,
+        ),
     )
 
 

@@ -11,7 +11,8 @@ The three volumes (SnapMirror, sections 4.1 and 4.2, Figures 2 and 3):
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -78,13 +79,16 @@ class Writes:
     """Bytes written over time: `bytes[i]` from `start_ns + i * bin_ns` on, for `bin_ns`.
 
     Bins are one second; two, four … in traces that would have more than four million bins.
-    busiest: the most bytes written within a second, whenever it begins; 0: not known.
+    busiest: the most bytes written within a second, whenever it begins; 0: not known. links: the
+    slowest on which no write arrives later than a bound, bytes per second by seconds; of the bounds
+    for which the replay was asked.
     """
 
     start_ns: int
     bin_ns: int
     bytes: Column
     busiest: int = 0
+    links: Mapping[float, float] = field(default_factory=dict)
 
     @property
     def end_ns(self) -> int:

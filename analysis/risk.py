@@ -25,8 +25,6 @@ _UNLIMITED = 1e15
 _EXACT_NS = 1000
 #: Less time than this for a transfer is no time, seconds.
 _TIME_MIN_S = 1e-3
-#: Passes of bisection: the link is found to 1 part in 2^40 of the peak.
-_PASSES = 40
 
 
 @dataclass(frozen=True)
@@ -332,38 +330,18 @@ def peak_rate(writes: Writes, window_s: float) -> float:
     return float((total[bins:] - total[:-bins]).max()) / (bins * writes.bin_ns / NS)
 
 
-def backlog(writes: Writes, carried: float | Floats) -> Floats:
-    """Bytes that wait for a link at the end of each bin; carried: by the link in each bin."""
-    net = np.cumsum(writes.bytes - carried)
-    return np.asarray(net - np.minimum(np.minimum.accumulate(net), 0.0))
-
-
 def waiting(writes: Writes, carried: float | Floats) -> tuple[Floats, Floats]:
-    """Of each bin, the mean and the maximum of the bytes that wait for a link.
+    """Of each bin, the mean and the maximum of the bytes that wait for a link; carried: by the link
+    in each bin.
 
     The writes of a bin are taken to come together at its beginning: their true times within it are
     not known, and even on a fast link a write is not at the other end at once.
     """
-    left = backlog(writes, carried)
+    net = np.cumsum(writes.bytes - carried)
+    left = net - np.minimum(np.minimum.accumulate(net), 0.0)  # at the end of the bin
     most = np.append(0.0, left[:-1]) + writes.bytes
     mean = np.where(most > carried, most - np.asarray(carried) / 2, most**2 / 2 / carried)
     return np.asarray(mean), np.asarray(most, dtype=np.float64)
-
-
-def semi_sync_link(writes: Writes, lag_s: float) -> float:
-    """The slowest link, bytes per second, on which no write arrives later than `lag_s`.
-
-    This is the semi-synchronous mode: writers continue while the backlog is within that bound.
-    """
-    low, high = 0.0, peak_rate(writes, writes.bin_ns / NS)
-    for _ in range(_PASSES):
-        middle = (low + high) / 2
-        waiting = backlog(writes, middle * writes.bin_ns / NS)
-        if waiting.max(initial=0.0) <= middle * lag_s:
-            high = middle
-        else:
-            low = middle
-    return high
 
 
 def snapshot_space(updates: Updates, kind: str, keep: int) -> int:

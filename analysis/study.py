@@ -36,12 +36,13 @@ class Plan:
     """How traces are replayed.
 
     intervals_s: fixed intervals from the first record, seconds. schedules: each with its name.
-    link: for lag targets, which need one. cluster: address of a Dask scheduler, or None.
-    sensitivity: replay again without the busiest minute.
+    bounds_s: of semi-synchronous mirrors, seconds. link: for lag targets, which need one. cluster:
+    address of a Dask scheduler, or None. sensitivity: replay again without the busiest minute.
     """
 
     intervals_s: tuple[float, ...] = tuple(float(each) for each in grids.PAPER_S)
     schedules: tuple[tuple[str, Schedule], ...] = ()
+    bounds_s: tuple[float, ...] = ()
     link: Rates | None = None
     overhead_s: float = 1.0
     free_space: float = FREE_SPACE
@@ -91,6 +92,7 @@ def _replay(
             plan.cluster,
             trace.path,
             wanted,
+            bounds_s=plan.bounds_s,
             free_space=plan.free_space,
             block=plan.block,
             without_ns=without_ns,
@@ -100,6 +102,7 @@ def _replay(
         batches if without_ns is None else filters.without(batches, *without_ns),
         trace.facts,
         wanted,
+        bounds_s=plan.bounds_s,
         free_space=plan.free_space,
         block=plan.block,
         threads=plan.threads,

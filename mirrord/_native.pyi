@@ -257,7 +257,13 @@ class TraceDedup:
 
 class Replayer:
     def __init__(
-        self, block_bits: int, grids: Sequence[int | Buffer], first: int, here: int, of: int
+        self,
+        block_bits: int,
+        grids: Sequence[int | Buffer],
+        bounds_ns: Sequence[int],
+        first: int,
+        here: int,
+        of: int,
     ) -> None: ...
     def feed(
         self, time_ns: Buffer, volume: Buffer, op: Buffer, offset: Buffer, length: Buffer
@@ -269,6 +275,7 @@ class Replayer:
     ) -> (
         tuple[
             tuple[int, int, int, int, int, int, int, int],
+            list[float],
             bytes,
             bytes,
             list[tuple[bytes, bytes]],

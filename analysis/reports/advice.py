@@ -142,8 +142,6 @@ def _age(each: Choice) -> str:
         words = interval_words(math.ceil(each.lag_s / step_s) * step_s)
         if parse_duration(words) >= each.lag_s:
             break
-    if each.mode == "semi-sync":  # the link is computed from the bytes of each second
-        return f"the copy is about {words} old at most"
     return f"the copy is at most {words} old"
 
 

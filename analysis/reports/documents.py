@@ -30,9 +30,7 @@ def of_risk(
                 "bytes_written": each.bytes_written,
                 "mean_rate": each.written_rate,
                 "sync_link": {f"{w:g}": risk.peak_rate(each.writes, w) for w in WINDOWS_S},
-                "semi_sync_link": {
-                    f"{s:g}": risk.semi_sync_link(each.writes, s) for s in terms.lags_s
-                },
+                "semi_sync_link": {f"{s:g}": each.writes.links[s] for s in terms.lags_s},
                 "schedules": [_schedule(e, terms) for e in found[each.name]],
                 "longer_than_trace": too_long(each),
             }

@@ -202,7 +202,7 @@ def _link_needed(
             rate = risk.peak_rate(each.writes, window_s) / MBIT
             rows.append((each.name, f"synchronous, peak {window_s:g} s", rate, None, None, None))
         for lag_s in terms.lags_s:
-            rate = risk.semi_sync_link(each.writes, lag_s) / MBIT
+            rate = each.writes.links[lag_s] / MBIT
             rows.append((each.name, f"semi-sync, at most {lag_s:g} s", rate, None, None, None))
         for e in found[each.name]:
             sizes = e.updates.sizes(terms.kind)

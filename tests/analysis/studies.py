@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from mirrord.analysis.assess import Terms
 from mirrord.analysis.grids import fixed
 from mirrord.analysis.numbers import Workload, from_replay
 from mirrord.analysis.replay import replay
 from mirrord.traces import generators
 from mirrord.traces.store import TraceWriter
 
+#: Bounds of semi-synchronous mirrors: the defaults of `Terms`.
+BOUNDS_S = Terms().bounds_s
 INTERVALS_S = (60, 300, 900, 1800, 3600, 21600, 43200, 86400)
 #: Monday 2024-01-01 07:00 UTC.
 MORNING_NS = 1_704_092_400 * 10**9
@@ -30,7 +33,7 @@ def workload(source: generators.Workload, name: str, *, dated: bool = False) -> 
     """A generated workload, replayed by the default intervals."""
     facts = replace(source.facts, name=name, epoch_ns=MORNING_NS if dated else None)
     grids = [fixed(seconds) for seconds in INTERVALS_S]
-    return from_replay(replay(source.batches(), facts, grids), facts)
+    return from_replay(replay(source.batches(), facts, grids, bounds_s=BOUNDS_S), facts)
 
 
 def two() -> list[Workload]:

@@ -32,7 +32,9 @@ def sequential(blocks: int = 600) -> Workload:
     """A block of 4 KiB every second for two hours."""
     source = Sequential(7200, blocks, 7200)
     grids = [fixed(seconds) for seconds in (60, 900, 3600, 86400)]
-    return from_replay(replay(source.batches(), source.facts, grids), source.facts)
+    bounds_s = (5, 10, 60, 70, 100)
+    found = replay(source.batches(), source.facts, grids, bounds_s=bounds_s)
+    return from_replay(found, source.facts)
 
 
 def price(amount: float) -> LossPrice:
@@ -100,7 +102,8 @@ def test_semi_sync_loses_what_waits() -> None:
     trace = sequential()
     burst = np.zeros(100, dtype=np.int64)
     burst[50] = 10_000
-    bursty = replace(trace, writes=Writes(0, NS, burst))
+    # (Spread over its second, the burst has ten seconds.)
+    bursty = replace(trace, writes=Writes(0, NS, burst, links={9: 1000}))
     terms = Terms(lags_s=(9.0,))
     # A faster link loses less, but where lost data cost nothing the slowest one is cheapest.
     free = Prices(lost=price(0))
@@ -122,7 +125,7 @@ def test_semi_sync_loses_what_waits() -> None:
 def test_what_waits_at_the_end_of_the_trace_is_lost_too() -> None:
     burst = np.zeros(100, dtype=np.int64)
     burst[99] = 10_240
-    bursty = replace(sequential(), updates=(), writes=Writes(0, NS, burst))
+    bursty = replace(sequential(), updates=(), writes=Writes(0, NS, burst, links={9: 1024}))
     terms = Terms(lags_s=(9.0,), link=parse_rates("1025B/s"))
     [_, bounded] = cost.choices(bursty, terms, Prices())
     assert bounded.fits and bounded.worst == 10_240

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
@@ -105,6 +106,41 @@ def test_any_trace(
         inside = [w.length for w in writes if start <= w.time_ns < start + series.bin_ns]
         assert size == sum(inside)
     assert int(series.bytes.sum()) == found.bytes_written
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    traces(),
+    st.lists(st.integers(0, 1000), max_size=3),
+    st.lists(st.sampled_from([1e-9, 0.3, 1.0, 30.0, 1e4]), max_size=3, unique=True),
+)
+def test_the_link_of_a_bound_is_the_slowest_on_which_no_write_is_late(
+    records: list[Record], cuts: list[int], bounds_s: list[float]
+) -> None:
+    """What is written between any two moments has passed the bound after the second of them."""
+    found = replay(batches_of(records, cuts), FACTS, bounds_s=bounds_s, threads=2)
+    writes = [(each.time_ns, each.length) for each in records if each.op is Op.WRITE]
+    assert list(found.writes_series.links) == bounds_s
+    for bound_s, link in found.writes_series.links.items():
+        needed = Fraction(0)
+        for first, (begin_ns, _) in enumerate(writes):
+            sent = 0
+            for time_ns, size in writes[first:]:
+                sent += size
+                needed = max(needed, Fraction(sent, time_ns - begin_ns + round(bound_s * NS)))
+        assert link == pytest.approx(float(needed * NS), rel=1e-12)
+
+
+def test_a_burst_has_until_the_bound_to_pass() -> None:
+    """100 bytes at once, 50 more half a second later, and nothing else: by hand."""
+    records = [
+        Record(0, 0, Op.WRITE, 0, 1),
+        Record(60 * NS, 0, Op.WRITE, 0, 100),
+        Record(60 * NS + NS // 2, 0, Op.WRITE, 0, 50),
+    ]
+    found = replay(batches_of(records, []), FACTS, bounds_s=(0.25, 1.0, 9.5))
+    # 0.25 s: the second 50 have 0.75 s together with the first 100, which alone need 400.
+    assert found.writes_series.links == pytest.approx({0.25: 400, 1.0: 100, 9.5: 15})
 
 
 @settings(max_examples=300, deadline=None)

@@ -191,35 +191,6 @@ def test_a_synchronous_link_carries_the_peak_of_the_window() -> None:
     assert risk.peak_rate(writes, 60) == 1  # the trace is shorter than the window
 
 
-def test_a_semi_synchronous_link_carries_a_burst_within_its_bound() -> None:
-    # A burst of one second: r of it goes at once, the rest within the bound: B = r + r * bound.
-    burst = Writes(0, NS, np.array([0, 0, 1000, *[0] * 100], dtype=np.int64))
-    assert risk.semi_sync_link(burst, 9) == pytest.approx(100)
-    assert risk.semi_sync_link(burst, 0) == pytest.approx(1000)
-
-
-@settings(max_examples=100, deadline=None)
-@given(per_second=st.lists(st.integers(0, 1000), min_size=1, max_size=60), bound=st.integers(0, 20))
-def test_the_semi_synchronous_link_is_the_slowest_that_does(
-    per_second: list[int], bound: int
-) -> None:
-    writes = Writes(0, NS, np.array(per_second, dtype=np.int64))
-
-    def oldest_s(rate: float) -> float:
-        waiting, worst = 0.0, 0.0
-        for size in per_second:
-            waiting = max(0.0, waiting + size - rate)
-            worst = max(worst, waiting / rate)
-        return worst
-
-    rate = risk.semi_sync_link(writes, bound)
-    if rate > 1e-6:
-        assert oldest_s(rate * 1.000001) <= bound + 1e-3
-        assert oldest_s(rate * 0.999) > bound
-    else:
-        assert not any(per_second)
-
-
 def test_snapshots_hold_what_later_updates_wrote_again() -> None:
     given = updates([1, 5, 2, 4])
     assert risk.snapshot_space(given, KIND, 1) == 5 * 4096

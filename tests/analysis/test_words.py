@@ -28,7 +28,7 @@ from mirrord.traces.generators import HotSpots, Sequential
 from mirrord.traces.model import Batch, Facts
 from mirrord.traces.options import ReadOptions
 from mirrord.traces.store import TraceWriter
-from tests.analysis.studies import MORNING_NS, stored, workload
+from tests.analysis.studies import BOUNDS_S, MORNING_NS, stored, workload
 
 HOUR = 3600
 
@@ -44,7 +44,8 @@ def studied(
         for rule in rules
     ]
     grids = [*map(fixed, intervals_s), *by_rule]
-    return from_replay(replay(source.batches(), facts, grids, block=block), facts)
+    found = replay(source.batches(), facts, grids, bounds_s=BOUNDS_S, block=block)
+    return from_replay(found, facts)
 
 
 def test_schedules_are_in_the_words_of_every_report() -> None:

@@ -153,8 +153,8 @@ def test_what_cannot_be_held_back(image: Mirror, tmp_path: Path) -> None:
     assert "does not answer" in refusal(f"live:{path}")
 
 
-#: Writes numbers in turn: to the image over NBD, and to a file on another volume. It rests after each,
-#: so that the image has room for two minutes of them, however slow the snapshots are.
+#: Writes numbers in turn: to the image over NBD, and to a file on another volume. It rests after
+#: each, so that the image has room for two minutes of them, however slow the snapshots are.
 _WRITER = """
 import os, sys, time
 from pathlib import Path

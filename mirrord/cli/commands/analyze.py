@@ -209,6 +209,7 @@ def _plan(given: dict[str, Any], terms: Terms) -> Plan:
     return Plan(
         intervals_s=tuple(_durations(given["intervals"])),
         schedules=tuple(_schedules(given)),
+        bounds_s=terms.bounds_s,
         link=terms.link,
         overhead_s=terms.overhead_s,
         free_space=given["free_space"],

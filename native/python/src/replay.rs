@@ -1,6 +1,6 @@
 //! Python bindings of the replay kernels.
 
-use mirrord_core::replay::{Columns, Cuts, Fault, Replayer as Kernel};
+use mirrord_core::replay::{Columns, Cuts, Fault, Link, Replayer as Kernel};
 use pyo3::buffer::{Element, PyBuffer};
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
@@ -77,10 +77,12 @@ struct Replayer(Kernel);
 #[pymethods]
 impl Replayer {
     /// grids: nanoseconds of fixed intervals, or the ascending instants of updates as int64.
+    /// bounds_ns: of semi-synchronous mirrors, whose links the totals tell.
     #[new]
     fn new(
         block_bits: u32,
         grids: Vec<Bound<'_, PyAny>>,
+        bounds_ns: Vec<i64>,
         first: u32,
         here: u32,
         of: u32,
@@ -96,7 +98,12 @@ impl Replayer {
         if !(9..=20).contains(&block_bits) || here == 0 || first + here > of {
             return Err(PyValueError::new_err("no such blocks or parts"));
         }
-        Ok(Self(Kernel::new(block_bits, &cuts, first, here, of)))
+        if bounds_ns.iter().any(|&bound_ns| bound_ns <= 0) {
+            return Err(PyValueError::new_err("a bound must be positive"));
+        }
+        Ok(Self(Kernel::new(
+            block_bits, &cuts, &bounds_ns, first, here, of,
+        )))
     }
 
     /// Records that follow those fed before; other Python threads run meanwhile.
@@ -150,7 +157,7 @@ impl Replayer {
     }
 
     /// (first ns, last ns, records, writes, trims, bytes written, nanoseconds of a bin, most
-    /// bytes within a second), and as
+    /// bytes within a second), for each bound the bytes per second of its link, and as
     /// int64 the bins, the ends of the volumes, and each grid's intervals with their bytes.
     /// None: these are not the first parts.
     #[allow(clippy::type_complexity)]
@@ -159,6 +166,7 @@ impl Replayer {
         py: Python<'py>,
     ) -> Option<(
         (i64, i64, u64, u64, u64, u64, i64, i64),
+        Vec<f64>,
         Bound<'py, PyBytes>,
         Bound<'py, PyBytes>,
         Vec<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>,
@@ -183,7 +191,14 @@ impl Replayer {
             })
             .collect();
         let bins = packed(py, totals.bins.iter().copied());
-        Some((counts, bins, packed(py, totals.ends.iter().copied()), grids))
+        let links = totals.links.iter().map(Link::per_second).collect();
+        Some((
+            counts,
+            links,
+            bins,
+            packed(py, totals.ends.iter().copied()),
+            grids,
+        ))
     }
 
     /// Memory of the tables of blocks, in bytes.

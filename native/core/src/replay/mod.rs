@@ -7,6 +7,7 @@
 //! and their counts are added.
 
 mod clock;
+mod links;
 mod part;
 mod table;
 #[cfg(test)]
@@ -16,6 +17,7 @@ mod totals;
 use std::thread;
 
 pub use clock::Cuts;
+pub use links::Link;
 pub use part::{Fault, Part, Row, Whole};
 pub use totals::Totals;
 
@@ -43,13 +45,21 @@ pub struct Replayer {
 }
 
 impl Replayer {
-    /// `here` parts from `first` on, of `of` in total. Blocks of `1 << block_bits` bytes.
-    pub fn new(block_bits: u32, cuts: &[Cuts], first: u32, here: u32, of: u32) -> Self {
+    /// `here` parts from `first` on, of `of` in total. Blocks of `1 << block_bits` bytes. `bounds_ns`:
+    /// of semi-synchronous mirrors, positive; the totals have the link that each needs.
+    pub fn new(
+        block_bits: u32,
+        cuts: &[Cuts],
+        bounds_ns: &[i64],
+        first: u32,
+        here: u32,
+        of: u32,
+    ) -> Self {
         Self {
             parts: (first..first + here)
                 .map(|index| Part::new(block_bits, cuts.to_vec(), index, of))
                 .collect(),
-            totals: (first == 0).then(|| Totals::new(cuts.to_vec())),
+            totals: (first == 0).then(|| Totals::new(cuts.to_vec(), bounds_ns)),
         }
     }
 

@@ -43,7 +43,7 @@ fn rows(replayer: &mut Replayer, grid: usize) -> Vec<(i64, i64, i64, i64, i64)> 
 
 #[test]
 fn intervals_begin_at_the_first_record() {
-    let mut replayer = Replayer::new(12, &[Cuts::Every(10)], 0, 1, 1);
+    let mut replayer = Replayer::new(12, &[Cuts::Every(10)], &[], 0, 1, 1);
     let times = [5, 14, 15, 24, 25, 99];
     let records: Vec<Record> = times.iter().map(|&time| (time, 0, WRITE, 0, 1)).collect();
     feed(&mut replayer, &records).unwrap();
@@ -61,7 +61,7 @@ fn intervals_begin_at_the_first_record() {
 
 #[test]
 fn a_trim_takes_what_was_written_out_of_the_active_map() {
-    let mut replayer = Replayer::new(12, &[Cuts::At(vec![10, 20])], 0, 1, 1);
+    let mut replayer = Replayer::new(12, &[Cuts::At(vec![10, 20])], &[], 0, 1, 1);
     let records = [
         (0, 0, WRITE, 0, 4),
         (1, 0, TRIM, 1, 2),
@@ -82,7 +82,7 @@ fn a_trim_takes_what_was_written_out_of_the_active_map() {
 #[test]
 fn more_grids_than_are_counted_together() {
     let cuts: Vec<Cuts> = (1..=19).map(Cuts::Every).collect();
-    let mut replayer = Replayer::new(12, &cuts, 0, 1, 1);
+    let mut replayer = Replayer::new(12, &cuts, &[], 0, 1, 1);
     let records: Vec<Record> = (0..380).map(|time| (time, 0, WRITE, 0, 1)).collect();
     feed(&mut replayer, &records).unwrap();
     let (grids, _) = replayer.finish();
@@ -94,7 +94,7 @@ fn more_grids_than_are_counted_together() {
 
 #[test]
 fn a_cut_ends_an_interval() {
-    let mut replayer = Replayer::new(12, &[Cuts::At(vec![]), Cuts::Every(1000)], 0, 1, 1);
+    let mut replayer = Replayer::new(12, &[Cuts::At(vec![]), Cuts::Every(1000)], &[], 0, 1, 1);
     feed(&mut replayer, &[(0, 0, WRITE, 0, 3), (1, 0, WRITE, 0, 1)]).unwrap();
     assert_eq!(replayer.cut(0, 2), (4, 3, 3));
     feed(&mut replayer, &[(2, 0, WRITE, 0, 1)]).unwrap();
@@ -129,12 +129,12 @@ fn parts_share_nothing_and_miss_nothing() {
         sums.push(volumes.iter().map(|volume| volume.unique).sum());
         sums
     };
-    let alone = sum(&mut Replayer::new(12, &cuts, 0, 1, 1));
+    let alone = sum(&mut Replayer::new(12, &cuts, &[], 0, 1, 1));
     // Enough records to start threads: both parts run concurrently.
-    assert_eq!(sum(&mut Replayer::new(12, &cuts, 0, 2, 2)), alone);
+    assert_eq!(sum(&mut Replayer::new(12, &cuts, &[], 0, 2, 2)), alone);
     let mut added = vec![0; alone.len()];
     for part in 0..5 {
-        let one = sum(&mut Replayer::new(12, &cuts, part, 1, 5));
+        let one = sum(&mut Replayer::new(12, &cuts, &[], part, 1, 5));
         assert!(one.iter().zip(&alone).any(|(one, all)| one != all));
         added.iter_mut().zip(one).for_each(|(all, one)| *all += one);
     }
@@ -143,7 +143,7 @@ fn parts_share_nothing_and_miss_nothing() {
 
 #[test]
 fn memory_is_for_what_was_written() {
-    let mut replayer = Replayer::new(12, &[Cuts::Every(10)], 0, 1, 1);
+    let mut replayer = Replayer::new(12, &[Cuts::Every(10)], &[], 0, 1, 1);
     let far = (1 << 50) - 1;
     feed(
         &mut replayer,
@@ -159,7 +159,7 @@ fn memory_is_for_what_was_written() {
 
 #[test]
 fn scattered_blocks_need_little_memory() {
-    let mut replayer = Replayer::new(12, &[Cuts::Every(10)], 0, 1, 1);
+    let mut replayer = Replayer::new(12, &[Cuts::Every(10)], &[], 0, 1, 1);
     // Far apart, over 16 TiB.
     let blocks = 40_000;
     let apart = (16 << 40) / BLOCK / blocks;
@@ -178,7 +178,7 @@ fn scattered_blocks_need_little_memory() {
 
 #[test]
 fn the_busiest_second_begins_at_any_instant() {
-    let mut replayer = Replayer::new(12, &[], 0, 1, 1);
+    let mut replayer = Replayer::new(12, &[], &[], 0, 1, 1);
     let ms = 1_000_000;
     let records = [
         (0, 0, WRITE, 0, 1),
@@ -196,7 +196,7 @@ fn the_busiest_second_begins_at_any_instant() {
 
 #[test]
 fn faults_are_told() {
-    let fault = |records: &[Record]| feed(&mut Replayer::new(12, &[], 0, 1, 1), records);
+    let fault = |records: &[Record]| feed(&mut Replayer::new(12, &[], &[], 0, 1, 1), records);
     assert_eq!(
         fault(&[(5, 0, WRITE, 0, 1), (4, 0, 1, 0, 1)]),
         Err(Fault::Order {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::clock::{Clock, Cuts};
+use super::links::Link;
 use super::{Columns, TRIM, WRITE};
 
 const SECOND_NS: i64 = 1_000_000_000;
@@ -51,13 +52,14 @@ pub struct Totals {
     pub bin_ns: i64,
     pub bins: Vec<i64>,
     pub busiest: Busiest,
+    pub links: Vec<Link>,
     /// For each grid, intervals with writes and the bytes written in them.
     pub grids: Vec<Vec<(i64, i64)>>,
     marks: Vec<u64>,
 }
 
 impl Totals {
-    pub fn new(cuts: Vec<Cuts>) -> Self {
+    pub fn new(cuts: Vec<Cuts>, bounds_ns: &[i64]) -> Self {
         let count = cuts.len();
         Self {
             clock: Clock::new(cuts),
@@ -71,6 +73,7 @@ impl Totals {
             bin_ns: 1_000_000_000,
             bins: Vec::new(),
             busiest: Busiest::default(),
+            links: bounds_ns.iter().copied().map(Link::new).collect(),
             grids: vec![Vec::new(); count],
             marks: vec![0; count],
         }
@@ -109,7 +112,11 @@ impl Totals {
                 }
                 _ => continue,
             }
+            let before = self.bytes_written as i64;
             self.bytes_written += columns.length[index] as u64;
+            for link in &mut self.links {
+                link.add(time_ns, before, self.bytes_written as i64);
+            }
             self.busiest.add(time_ns, columns.length[index]);
             if time_ns >= bin_end_ns {
                 self.add(bin, in_bin);
