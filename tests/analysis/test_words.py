@@ -318,7 +318,7 @@ def test_the_busiest_minute_is_told_if_it_decides(tmp_path: Path) -> None:
     path = tmp_path / "burst.parquet"
     with TraceWriter(path, Facts("burst", "none", ("v",)), durable=False) as writer:
         writer.write(batch)
-    plan = Plan(intervals_s=(60, 300), sensitivity=True)
+    plan = Plan(intervals_s=(60, 300), bounds_s=BOUNDS_S, sensitivity=True)
     found = study(str(path), plan, ReadOptions())
     assert found.quieter is not None and found.busiest_ns is not None
     begin, end = (at / 10**9 for at in found.busiest_ns)
