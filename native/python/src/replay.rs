@@ -185,11 +185,6 @@ impl Replayer {
         let bins = packed(py, totals.bins.iter().copied());
         Some((counts, bins, packed(py, totals.ends.iter().copied()), grids))
     }
-
-    /// Memory of the tables of blocks, in bytes.
-    fn memory(&self) -> usize {
-        self.0.memory()
-    }
 }
 
 /// Adds the classes of this file to the module.
