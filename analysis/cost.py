@@ -125,11 +125,6 @@ def candidates(workload: Workload, terms: Terms, prices: Prices) -> list[Choice]
     return found
 
 
-def choices(workload: Workload, terms: Terms, prices: Prices) -> list[Choice]:
-    """All modes of mirroring this workload, each on its best link."""
-    return best_links(candidates(workload, terms, prices))
-
-
 class _Waits(NamedTuple):
     """Bytes that wait for a link: on average; at most, if all writes of a second come together; at
     most, if they are spread over it; and on average times their price per GiB.

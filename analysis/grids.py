@@ -75,11 +75,6 @@ def fixed(seconds: float) -> Grid:
     return Grid("24 h" if seconds == 86400 else format_duration(seconds), seconds=seconds)
 
 
-def whole() -> Grid:
-    """A single update at the end of the trace."""
-    return Grid("one update at the end", boundaries=())
-
-
 #: The intervals of Figure 2: 1, 5, 15, 30 min, 1, 6, 12, 24 h.
 DEFAULT = tuple(fixed(seconds) for seconds in PAPER_S)
 

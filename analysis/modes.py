@@ -43,10 +43,6 @@ class Link:
     round_trip_s: float
     storage_s: float = 0.0
 
-    def write_s(self, size_bytes: int) -> float:
-        """A synchronous write's latency while nothing else is on the way."""
-        return self.storage_s + self.round_trip_s + size_bytes / self.rate
-
 
 def round_trip_s(kilometres: float) -> float:
     """The round trip over this distance, by light in a fibre."""

@@ -41,11 +41,10 @@ Times = npt.NDArray[np.int64]
 @dataclass(frozen=True)
 class Recording:
     """writes: answered ones, in the order of their arrival. modes: when each began (us) and which
-    it is. epoch_ns: of the time 0, since 1970. dropped: writes that are missing.
+    it is. dropped: writes that are missing.
     """
 
     name: str
-    epoch_ns: int
     writes: Records
     modes: tuple[tuple[int, Mode], ...]
     last_us: int
@@ -87,11 +86,10 @@ def read(path: str | Path) -> Recording:
     if size % RECORD.itemsize:
         raise Damaged("the recording is cut off", where=str(path), why=f"it has {size} bytes")
     records: Records = np.fromfile(path, RECORD, offset=RECORD.itemsize)
-    epoch_ns = int.from_bytes(header[16:24], "little")
-    return _made(plain_name(str(path)), epoch_ns, records, str(path))
+    return _made(plain_name(str(path)), records, str(path))
 
 
-def _made(name: str, epoch_ns: int, records: Records, where: str) -> Recording:
+def _made(name: str, records: Records, where: str) -> Recording:
     is_write = (records["kind"] < _NOTES) & (records["answered"] != _UNKNOWN)
     writes = records[is_write & (records["flags"] & _FAILED == 0)]
     if not len(writes):
@@ -109,7 +107,7 @@ def _made(name: str, epoch_ns: int, records: Records, where: str) -> Recording:
         modes.append((int(writes["arrived"][0]), _MODES[int(writes["mode"][0]) % len(_MODES)]))
     last_us = max(int(records["arrived"].max()), int(answered_us(writes).max()))
     missing = records[records["kind"] == _DROPPED]["offset"]
-    return Recording(name, epoch_ns, writes, tuple(modes), last_us, int(missing.sum()))
+    return Recording(name, writes, tuple(modes), last_us, int(missing.sum()))
 
 
 def answered_us(writes: Records) -> Times:
@@ -145,21 +143,6 @@ def lag_bytes(recording: Recording) -> tuple[Times, Times]:
     return at[order], np.cumsum(change[order])
 
 
-def link_rate(recording: Recording, lag: int) -> float | None:
-    """What the link carried, bytes per second, in the seconds that began with such a lag (bytes);
-    None: there was none.
-    """
-    received = received_us(recording)
-    is_known = recording.writes["received"] != _UNKNOWN
-    edges = np.arange(recording.first_us, recording.last_us + 1, 1_000_000)
-    length = recording.writes["length"][is_known].astype(np.float64)
-    carried = np.histogram(received[is_known], edges, weights=length)[0]
-    times, lags = lag_bytes(recording)
-    before = np.searchsorted(times, edges[:-1], side="right") - 1
-    is_busy = (before >= 0) & (np.append(lags, 0)[before] >= lag)
-    return float(carried[is_busy].mean()) if is_busy.any() else None
-
-
 def oldest_us(recording: Recording, at_us: Times) -> Times:
     """The age of the oldest answered write that the secondary lacks, at these times."""
     answered = answered_us(recording.writes)
@@ -184,25 +167,6 @@ def shares(modes: Modes, last: int) -> dict[Mode, float]:
     for (at, mode), end in zip(modes, ends, strict=True):
         found[mode] = found.get(mode, 0.0) + max(0, end - at) / total
     return found
-
-
-def balanced_accuracy(observed: Modes, foreseen: Modes, span: tuple[int, int]) -> float:
-    """How well one course of modes foresees the other: the mean of the shares of the time in sync,
-    and out of sync, in which both agree on that. Times of one unit, and from one zero.
-    """
-    places = sorted({span[0], *(at for at, _ in (*observed, *foreseen) if span[0] < at < span[1])})
-    agreed, total = {True: 0, False: 0}, {True: 0, False: 0}
-    for at, end in zip(places, [*places[1:], span[1]], strict=True):
-        is_sync = _at(observed, at) in (Mode.SYNC, Mode.STRICT_SYNC)
-        total[is_sync] += end - at
-        if (_at(foreseen, at) in (Mode.SYNC, Mode.STRICT_SYNC)) is is_sync:
-            agreed[is_sync] += end - at
-    parts = [agreed[each] / total[each] for each in (True, False) if total[each]]
-    return sum(parts) / len(parts)
-
-
-def _at(modes: Modes, at: int) -> Mode:
-    return next((mode for begin, mode in reversed(modes) if begin <= at), modes[0][1])
 
 
 @dataclass(frozen=True)
@@ -271,6 +235,10 @@ def _held(
     """Where a value is not known the last one that is."""
     last = np.maximum.accumulate(np.where(is_known, np.arange(len(values)), 0))
     return values[last]
+
+
+def _at(modes: Modes, at: int) -> Mode:
+    return next((mode for begin, mode in reversed(modes) if begin <= at), modes[0][1])
 
 
 def _longest(modes: Modes, begin: int, end: int) -> Mode:

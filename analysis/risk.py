@@ -31,12 +31,11 @@ _TIME_MIN_S = 1e-3
 class LinkNeed:
     """The slowest link on which every update ends before the next one: bytes per second.
 
-    at_ns: the snapshot of the update that needs it. needs: the rate that each update needs.
+    at_ns: the snapshot of the update that needs it.
     """
 
     rate: float
     at_ns: int
-    needs: Floats
 
 
 @dataclass(frozen=True)
@@ -125,9 +124,9 @@ def link_need(updates: Updates, kind: str, overhead_s: float = 0.0) -> LinkNeed:
     time_s = np.maximum(available_ns(updates) / NS - overhead_s, _TIME_MIN_S)
     needs = updates.sizes(kind) / time_s
     if not len(needs):
-        return LinkNeed(0.0, 0, needs)
+        return LinkNeed(0.0, 0)
     worst = int(needs.argmax())
-    return LinkNeed(float(needs[worst]), int(updates.end_ns[worst]), needs)
+    return LinkNeed(float(needs[worst]), int(updates.end_ns[worst]))
 
 
 def commits(

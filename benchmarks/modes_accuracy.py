@@ -24,7 +24,7 @@ from benchmarks.harness import Row, folder, run
 from benchmarks.live_modes import SIZE, Pair, in_memory
 from benchmarks.live_recording import recorded
 from mirrord.analysis.modes import Link, Outcome, Scenario, simulate
-from mirrord.analysis.recorded import Recording, balanced_accuracy, lag_bytes, link_rate, read
+from mirrord.analysis.recorded import Recording, lag_bytes, read, received_us
 from mirrord.core.live import Mode
 from mirrord.core.policies import DynamicKeys
 from mirrord.policies.dynamic import Dynamic
@@ -32,7 +32,10 @@ from mirrord.traces.options import ReadOptions
 from mirrord.traces.reading import open_trace
 from tests.live.lab import Client
 from tests.live.test_commands import Served
+from tests.support.replays import balanced_accuracy
 
+#: In the field `received` of a recording's writes.
+_NOT_RECEIVED = 0xFFFFFFFF
 #: 40 Mbit/s: 8 KiB take 1.6 ms.
 RATE = 5_000_000
 _ROUND_TRIP_S = 0.010
@@ -142,6 +145,21 @@ def _record(inside: Path, file: Path, writes: list[tuple[float, int]]) -> None:
             OpenLoop(client, writes).run()
     finally:
         pair.close()
+
+
+def link_rate(recording: Recording, lag: int) -> float | None:
+    """What the link carried, bytes per second, in the seconds that began with such a lag (bytes);
+    None: there was none.
+    """
+    received = received_us(recording)
+    is_known = recording.writes["received"] != _NOT_RECEIVED
+    edges = np.arange(recording.first_us, recording.last_us + 1, 1_000_000)
+    length = recording.writes["length"][is_known].astype(np.float64)
+    carried = np.histogram(received[is_known], edges, weights=length)[0]
+    times, lags = lag_bytes(recording)
+    before = np.searchsorted(times, edges[:-1], side="right") - 1
+    is_busy = (before >= 0) & (np.append(lags, 0)[before] >= lag)
+    return float(carried[is_busy].mean()) if is_busy.any() else None
 
 
 def foreseen(file: Path, recording: Recording, rate: int) -> Outcome:

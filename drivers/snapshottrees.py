@@ -14,7 +14,7 @@ import hashlib
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 from mirrord.core.errors import Busy, Damaged, IoFailed, MirrordError, NoSpace, NotFound
 from mirrord.core.verification import (
@@ -28,8 +28,8 @@ from mirrord.core.verification import (
 )
 from mirrord.drivers.pins import VERIFYING, Pins
 from mirrord.drivers.verification import Verification, repair_unsupported
-from mirrord.system import files, steps
-from mirrord.system.native import SnapshotTree, tree_blocks, tree_children, tree_root
+from mirrord.system import clock, files, steps
+from mirrord.system.native import SnapshotTree, VolumeTree, tree_blocks, tree_children, tree_root
 
 NAME = "verify"
 _LOCK, _PART, _TREE, _SAMPLE = ".lock", ".part", ".tree", ".sample"
@@ -59,6 +59,55 @@ class Tree(Protocol):
 
     def step(self, seconds: float) -> bool:
         """Work for about that long; whether it is done."""
+
+
+class VolumeTrees(abc.ABC):
+    """Computes the tree of a volume that is one piece of `size` bytes, block by block: a `Tree`."""
+
+    _tree: VolumeTree
+
+    def __init__(self, request: VerifyRequest, size: int) -> None:
+        self.root: tuple[bytes, bool] | None = None
+        self._request, self._size = request, size
+        self._seen = self._read_blocks = self._read_bytes = self._unreadable = 0
+        self._free_s = 0.0
+
+    def begin(self, out: str) -> Self:
+        """Begin, and write the tree to that file."""
+        request = self._request
+        sample = (request.seed, request.parts) if request.mode is VerifyMode.SAMPLE else None
+        self._tree = VolumeTree(out, self._size, sample=sample)
+        return self
+
+    @property
+    def counts(self) -> tuple[int, int, int, int, int]:
+        """See `Tree.counts`."""
+        return 1, self._seen, self._read_blocks, self._read_bytes, self._unreadable
+
+    def step(self, seconds: float) -> bool:
+        """See `Tree.step`."""
+        until_s = clock.monotonic_s() + seconds
+        while self.root is None:
+            now_s = clock.monotonic_s()
+            if now_s >= until_s:
+                return False
+            if now_s < self._free_s:
+                clock.sleep_s(min(self._free_s, until_s) - now_s)
+                continue
+            number = self._tree.next()
+            if number is None:
+                self.root = self._tree.finish(), self._unreadable > 0
+                return True
+            before = self._read_bytes
+            self._seen += 1
+            self._take(number)
+            if self._request.rate:
+                self._free_s = now_s + (self._read_bytes - before) / self._request.rate
+        return True
+
+    @abc.abstractmethod
+    def _take(self, number: int) -> None:
+        """Add the block of that number to the tree."""
 
 
 class Subject(NamedTuple):

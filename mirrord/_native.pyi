@@ -24,9 +24,7 @@ def block_events(
 
 class BtrfsStreamScanner:
     ended: bool
-    commands: int
     stream_bytes: int
-    data_bytes: int
     beginning: tuple[str, int, str | None] | None
     def __init__(self) -> None: ...
     def feed(self, data: Buffer) -> None: ...
@@ -38,7 +36,6 @@ class BtrfsChanges:
     def ranges(self) -> list[tuple[bytes, list[tuple[int, int]]]]: ...
 
 class BtrfsExtents:
-    items: int
     send_bytes: int
     parts: int
     def __init__(
@@ -50,7 +47,6 @@ class BtrfsExtents:
     def compare(self, incremental: BtrfsExtents) -> tuple[int, int, int]: ...
 
 class BtrfsBlocks:
-    items: int
     def __init__(self) -> None: ...
     def feed(self, data: Buffer, count: int) -> tuple[int, int, int] | None: ...
     def changes(self, newer: BtrfsBlocks) -> tuple[bytes, bytes]: ...
@@ -186,11 +182,8 @@ class TlsSession:
 
 class ZfsStreamScanner:
     ended: bool
-    end_at: int | None
     passable: int
     stream_bytes: int
-    data_bytes: int
-    records: list[int]
     begin: tuple[int, int, bytes, int, int, int, int, bool] | None
     def __init__(self, collect: bool) -> None: ...
     def feed(self, data: Buffer) -> None: ...
@@ -250,8 +243,6 @@ class TraceSurvey:
     def result(self) -> dict[str, Any]: ...
 
 class TraceDedup:
-    seen: int
-    dropped: int
     def __init__(self, window_ns: int) -> None: ...
     def feed(self, columns: Sequence[Buffer]) -> TraceColumns: ...
 
@@ -282,7 +273,6 @@ class Replayer:
         ]
         | None
     ): ...
-    def memory(self) -> int: ...
 
 class ModeSimulator:
     def __init__(

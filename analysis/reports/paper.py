@@ -40,25 +40,23 @@ class Traced(NamedTuple):
 
     name: str
     what: str
-    size_gb: int
-    used_gb: int
     blocks: int
     freed: int
 
 
 TABLE_1 = (
-    Traced("Build1", "source tree build space", 100, 68, 7757, 69),
-    Traced("Cores1", "core dump storage", 100, 72, 319, 85),
-    Traced("Bench", "benchmark scratch space", 87, 56, 512, 91),
-    Traced("Pubs", "technical publications", 32, 16, 262, 59),
-    Traced("Users1", "engineering home directories", 350, 292, 10803, 78),
-    Traced("Bug", "bug tracking database", 16, 11, 1465, 98),
-    Traced("Cores2", "core dump storage", 550, 400, 11956, 76),
-    Traced("Source", "source control repository", 50, 36, 3288, 70),
-    Traced("Cores3", "core dump storage", 255, 151, 1582, 77),
-    Traced("Users2", "home directories, intranet site", 580, 470, 13752, 53),
-    Traced("Build2", "source tree build space", 320, 271, 34779, 80),
-    Traced("Users3", "engineering home directories", 380, 323, 15103, 85),
+    Traced("Build1", "source tree build space", 7757, 69),
+    Traced("Cores1", "core dump storage", 319, 85),
+    Traced("Bench", "benchmark scratch space", 512, 91),
+    Traced("Pubs", "technical publications", 262, 59),
+    Traced("Users1", "engineering home directories", 10803, 78),
+    Traced("Bug", "bug tracking database", 1465, 98),
+    Traced("Cores2", "core dump storage", 11956, 76),
+    Traced("Source", "source control repository", 3288, 70),
+    Traced("Cores3", "core dump storage", 1582, 77),
+    Traced("Users2", "home directories, intranet site", 13752, 53),
+    Traced("Build2", "source tree build space", 34779, 80),
+    Traced("Users3", "engineering home directories", 15103, 85),
 )
 #: What Table 1 leaves to be sent by one update at the end of its 24 h, percent; and the seconds.
 AFTER_A_DAY = tuple(float(100 - each.freed) for each in TABLE_1)

@@ -41,7 +41,6 @@ HEAD, RUNS, DONE = b"HEAD", b"RUNS", b"DONE"
 #: Blocks in a frame: 1 MiB.
 BLOCKS_PER_FRAME = 256
 TEXT_BYTES_MAX = 1 << 20
-FRAME_BYTES_MAX = HEADER.size + BLOCKS_PER_FRAME * (RUN.size + BLOCK_BYTES) + TEXT_BYTES_MAX
 
 
 def text_frame(magic: bytes, words: dict[str, Any]) -> bytes:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mirrord.core.errors import Damaged, IoFailed
 from mirrord.core.verification import BLOCK_BYTES as TREE_BLOCK_BYTES
-from mirrord.core.verification import VerifyMode, VerifyProgress, VerifyRequest
+from mirrord.core.verification import VerifyProgress, VerifyRequest
 from mirrord.drivers import pinfiles, snapshottrees
 from mirrord.drivers.block import content, rootrecord, staging
 from mirrord.drivers.block.format import BLOCK_BYTES, Root
@@ -17,9 +17,7 @@ from mirrord.drivers.block.place import is_volume
 from mirrord.drivers.block.store import BlockStore
 from mirrord.drivers.block.tree import RadixTree
 from mirrord.drivers.refusals import snapshot_missing
-from mirrord.drivers.snapshottrees import StoredTrees, Subject
-from mirrord.system import clock
-from mirrord.system.native import VolumeTree
+from mirrord.drivers.snapshottrees import StoredTrees, Subject, VolumeTrees
 
 #: Blocks of the volume in one of the tree.
 _EACH = TREE_BLOCK_BYTES // BLOCK_BYTES
@@ -48,52 +46,31 @@ class Trees(StoredTrees):
         return Subject(request.guid, str(path), tree=make)
 
 
-class _ContentTree:
+class _ContentTree(VolumeTrees):
     """Computes the tree of one image: see `snapshottrees.Tree`. Each block is also checked against
     the volume's own checksums; one that does not match is unreadable.
     """
 
     def __init__(self, path: Path, image: Root, request: VerifyRequest, out: str) -> None:
-        sample = (request.seed, request.parts) if request.mode is VerifyMode.SAMPLE else None
-        self.root: tuple[bytes, bool] | None = None
-        self._size, self._rate = image.size_bytes, request.rate
-        self._tree = VolumeTree(out, self._size, sample=sample)
+        super().__init__(request, image.size_bytes)
+        self.begin(out)
         self._store = BlockStore(path, writable=False)
         self._content = RadixTree(self._store, image.data, image.height)
         self._data: Iterator[int] | None = _blocks_with_data(self._store, image)
         self._next_data: int | None = -1
-        self._seen = self._read_blocks = self._read_bytes = self._unreadable = 0
-        self._free_s = 0.0
         for segment in path.glob("data*"):  # what is in the page cache may differ from the disk
             with segment.open("rb") as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
-    @property
-    def counts(self) -> tuple[int, int, int, int, int]:
-        """Files, blocks, blocks read, bytes read, unreadable."""
-        return 1, self._seen, self._read_blocks, self._read_bytes, self._unreadable
-
     def step(self, seconds: float) -> bool:
-        """Work for about that long; whether it is done."""
-        until_s = clock.monotonic_s() + seconds
-        while self.root is None:
-            now_s = clock.monotonic_s()
-            if now_s >= until_s:
-                return False
-            if now_s < self._free_s:
-                clock.sleep_s(min(self._free_s, until_s) - now_s)
-                continue
-            number = self._tree.next()
-            if number is None:
-                self.root = self._tree.finish(), self._unreadable > 0
-                self._store.close()
-            else:
-                self._take(number, now_s)
-        return True
+        """See `Tree.step`."""
+        is_done = super().step(seconds)
+        if is_done:
+            self._store.close()
+        return is_done
 
-    def _take(self, number: int, now_s: float) -> None:
+    def _take(self, number: int) -> None:
         first, end = number * TREE_BLOCK_BYTES, min((number + 1) * TREE_BLOCK_BYTES, self._size)
-        self._seen += 1
         try:
             if end - first == TREE_BLOCK_BYTES and self._is_hole(number):
                 self._tree.add_hole()
@@ -105,8 +82,6 @@ class _ContentTree:
             return
         self._read_blocks += 1
         self._read_bytes += len(data)
-        if self._rate:
-            self._free_s = now_s + len(data) / self._rate
         self._tree.add(data)
 
     def _is_hole(self, number: int) -> bool:

@@ -66,10 +66,10 @@ def end(place: Layout) -> bool:
         own = store.kept(layout.beside(path, place.known))
         if own:
             raise Refused(
-                "the copy is the source of another mirror",
+                "the copy has snapshots of its own",
                 where=str(path),
-                why=f"it has snapshots of its own ({own[-1].snapshot.name})",
-                hint="Delete that mirror first ('mirrord delete'); or rename the copy to keep it.",
+                why=f"it is or was the source of another mirror: {own[-1].snapshot.name}",
+                hint="Delete that mirror and these snapshots; or rename the copy to keep it.",
             )
         subvolume.delete("BTRFS:COPY:DELETE", path)
         files.sync_directory(path.parent)

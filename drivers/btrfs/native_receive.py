@@ -7,8 +7,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from pathlib import Path
-from typing import IO, TYPE_CHECKING
 
 from mirrord.core.errors import (
     CheckpointUseless,
@@ -17,22 +15,17 @@ from mirrord.core.errors import (
     TransferFailed,
     Unsupported,
 )
-from mirrord.core.model import ReceiveRequest, Staging
+from mirrord.core.model import ReceiveRequest
 from mirrord.drivers import refusals
-from mirrord.drivers.btrfs import checkpoints, layout, staged, staging
-from mirrord.drivers.btrfs.alone import receive_lock
+from mirrord.drivers.btrfs import checkpoints, staged, staging
 from mirrord.drivers.btrfs.ioctl import as_mirrord_error, guarded
-from mirrord.drivers.btrfs.layout import Layout, Record
+from mirrord.drivers.btrfs.layout import Layout
+from mirrord.drivers.btrfs.program import ProgramReceiver
 from mirrord.drivers.btrfs.store import SnapshotEntry
-from mirrord.drivers.btrfs.stream import make_pipe
-from mirrord.drivers.streams import PipeSink, Receiver, SendStream
+from mirrord.drivers.streams import PipeSink, SendStream
 from mirrord.system import command, steps
 from mirrord.system.native import receive_program
 
-if TYPE_CHECKING:
-    from subprocess import Popen  # noqa: TID251 - the type only
-
-_ERROR_BYTES_MAX = 4096
 #: How long the last checkpoint of an interrupted transfer may take.
 _CLOSE_S = 20.0
 _INTERRUPTED = 3
@@ -43,47 +36,22 @@ _CONFIRMED = b"\n"
 _ERRNO = {"no-space": errno.ENOSPC, "read-only": errno.EROFS, "io": errno.EIO}
 
 
-class NativeReceiver(Receiver):
-    """Takes one stream into `staging/<transfer>/<name>/<name>`."""
+class NativeReceiver(ProgramReceiver):
+    """See `ProgramReceiver`."""
 
     def __init__(
         self, place: Layout, request: ReceiveRequest, base_here: SnapshotEntry | None, where: str
     ) -> None:
-        super().__init__()
-        self._place = place
-        self._request = request
-        self._base = base_here
-        self._where = where
-        self._child: Popen[bytes] | None = None
-        self._errors: IO[bytes] | None = None
-        self._writing = self._receive_lock = self._own = -1
-        self._complete = self._data_unusable = False
-        self._folder = place.staging / layout.component(request.transfer_id, where)
-        self._wrapper = self._folder / staging.wrapper_name(place, request.snapshot, where)
+        self._program = receive_program()
+        self._data_unusable = False
         self._checkpoints = checkpoints.path_of(place, request.transfer_id, where)
         self._received_bytes = 0
-        try:
-            self._begin()
-        except BaseException as error:
-            self._end_child(timeout_s=0)
-            if isinstance(error, OSError):  # most likely no space: leave nothing half-made
-                with contextlib.suppress(OSError):
-                    staging.remove_staging(self._folder)
-            raise
+        super().__init__(place, request, base_here, where)
 
     def _begin(self) -> None:
-        program = receive_program()
-        self._receive_lock = receive_lock(self._place, self._where)
-        staging.remove_staging(self._folder)
+        self._make_staging()
         request = self._request
-        steps.reached("BTRFS:RECEIVE:STAGE")
-        self._folder.mkdir(mode=0o700)
-        self._wrapper.mkdir(mode=0o755)
-        self._wrapper.chmod(0o755)  # users traverse it on the way to the view, whatever the umask
-        record = Record(request.transfer_id, request.base, request.snapshot)
-        # Outside the folder that the program can write to: what it writes there is not trusted.
-        layout.write_record("BTRFS:RECEIVE:RECORD", self._folder, record, durable=False)
-        words = [program, "--into", str(self._wrapper), "--name", self._wrapper.name]
+        words = [self._program, "--into", str(self._wrapper), "--name", self._wrapper.name]
         words += ["--snapshot", request.snapshot.guid, "--confirmed"]
         if self._base is not None:
             words += ["--base", str(self._base.path)]
@@ -95,23 +63,13 @@ class NativeReceiver(Receiver):
             if kept.stream_bytes:
                 words += ["--resume", str(kept.stream_bytes)]
         steps.reached("BTRFS:RECEIVE:START")
-        # In memory, without a name: the program prints only a line of errors.
-        self._errors = os.fdopen(os.memfd_create("errors", os.MFD_CLOEXEC), "w+b")
-        reading, self._writing = make_pipe()
-        os.set_blocking(self._writing, False)
+        reading, errors = self._open_pipe()
         try:
             self._child = command.start(
-                words,
-                stdin=reading,
-                stdout=self._errors.fileno(),
-                stderr=self._errors.fileno(),
-                keep=[self._receive_lock],
+                words, stdin=reading, stdout=errors, stderr=errors, keep=[self._receive_lock]
             )
         finally:
             os.close(reading)
-
-    def __str__(self) -> str:
-        return self._where
 
     @guarded
     def write(self, chunk: bytes | memoryview) -> None:
@@ -139,51 +97,32 @@ class NativeReceiver(Receiver):
         """The reason why the program ended. The same would happen again: unless the file system
         failed, what it has applied is not kept.
         """
-        status = self._child.wait() if self._child else 0
-        kind = why = ""
-        if self._errors is not None:
-            self._errors.seek(0)
-            output = self._errors.read(_ERROR_BYTES_MAX).decode(errors="replace")
-            kind, _, why = output.strip().partition("\t")
+        output, status = self._ended()
+        kind, _, why = output.strip().partition("\t")
         error = explain(
             kind, why or staged.ending("mirrord-receive", status), self._where, self._request.base
         )
         self._data_unusable = bool(why) and kind not in _ERRNO
         return error
 
-    @guarded
-    def finish(self) -> Staging:
-        """See `Receiver.finish`."""
-        if not self._complete:
-            self._finish()
-            checkpoints.remove("BTRFS:CHECKPOINT:REMOVE", self._checkpoints)
-        request = self._request
-        return Staging(
-            request.transfer_id,
-            request.base,
-            request.snapshot,
-            complete=True,
-            received_bytes=self._received_bytes,
-        )
-
     def _finish(self) -> None:
         try:
             self.waiting.write_all(self._writing, _CONFIRMED)
         except BrokenPipeError as error:
             raise self._failure() from error
-        os.close(self._writing)
-        self._writing = -1
-        child = self._child
-        assert child is not None
-        self.waiting.until(lambda left_s: command.ended(child, timeout_s=left_s) is not None)
-        if child.wait() == _INTERRUPTED:
+        status = self._wait_for_end()
+        if status == _INTERRUPTED:
             raise refusals.stream_damaged(self._where, "it is truncated")
-        if child.wait() != 0:
+        if status != 0:
             raise self._failure()
         # One that was resumed began as a snapshot of its checkpoint; the program verified both.
         place, request, lock = self._place, self._request, self._receive_lock
         staged.complete(place, request, None, self._wrapper, self._where, lock)
         self._complete = True
+        checkpoints.remove("BTRFS:CHECKPOINT:REMOVE", self._checkpoints)
+
+    def _taken_bytes(self) -> int:
+        return self._received_bytes
 
     def close(self) -> None:
         """See `Receiver.close`: the program takes a checkpoint of all that was written."""
@@ -199,34 +138,6 @@ class NativeReceiver(Receiver):
                 staging.remove_staging(self._folder)
             if not keep:
                 checkpoints.remove("BTRFS:CHECKPOINT:REMOVE", self._checkpoints)
-
-    def _end_child(self, *, timeout_s: float) -> None:
-        if self._writing >= 0:
-            os.close(self._writing)
-            self._writing = -1
-        child, self._child = self._child, None
-        if child is not None:
-            if timeout_s and not _is_stopped(child.pid):
-                command.ended(child, timeout_s=timeout_s)
-            if child.poll() is None:
-                child.kill()
-            child.wait()
-        for descriptor in (self._receive_lock, self._own):
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._receive_lock = self._own = -1
-        if self._errors is not None:
-            self._errors.close()
-            self._errors = None
-
-
-def _is_stopped(pid: int) -> bool:
-    """Whether a process was stopped by a signal: it would not end by itself."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    return state.rpartition(")")[2].split()[0] in "Tt"
 
 
 def explain(kind: str, why: str, where: str, base_guid: str | None) -> MirrordError:

@@ -10,21 +10,18 @@ It cannot resume in the middle of a stream either: an interrupted transfer start
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from mirrord.core.errors import CheckpointUseless, MirrordError, TransferFailed, Unsupported
-from mirrord.core.model import ReceiveRequest, Staging
+from mirrord.core.model import ReceiveRequest
 from mirrord.drivers import refusals
 from mirrord.drivers.btrfs import checkpoints, layout, staged, staging
-from mirrord.drivers.btrfs.alone import receive_lock
 from mirrord.drivers.btrfs.ioctl import guarded
-from mirrord.drivers.btrfs.layout import Layout, Record
+from mirrord.drivers.btrfs.layout import Layout
+from mirrord.drivers.btrfs.program import ProgramReceiver
 from mirrord.drivers.btrfs.store import SnapshotEntry
-from mirrord.drivers.btrfs.stream import make_pipe
-from mirrord.drivers.streams import Receiver
 from mirrord.system import command, steps
 from mirrord.system.confine import start_confined
 from mirrord.system.native import BtrfsStreamScanner, btrfs_rewrite_beginning
@@ -32,7 +29,6 @@ from mirrord.system.native import BtrfsStreamScanner, btrfs_rewrite_beginning
 if TYPE_CHECKING:
     from subprocess import Popen  # noqa: TID251 - the type only
 
-_ERROR_BYTES_MAX = 4096
 #: PATH_MAX of Linux, without the terminating zero.
 _PATH_BYTES_MAX = 4095
 _PROGS_HINT = "Install the package btrfs-progs (Debian: apt-get install btrfs-progs)."
@@ -43,55 +39,28 @@ def _program() -> str:
     return command.find("btrfs", hint=_PROGS_HINT)
 
 
-class BtrfsReceiver(Receiver):
-    """Takes one stream into `staging/<transfer>/<name>/<name>`."""
+class BtrfsReceiver(ProgramReceiver):
+    """See `ProgramReceiver`."""
 
     def __init__(
         self, place: Layout, request: ReceiveRequest, base_here: SnapshotEntry | None, where: str
     ) -> None:
-        super().__init__()
-        self._place = place
-        self._request = request
-        self._base = base_here
-        self._where = where
         self._scanner = BtrfsStreamScanner()
         self._beginning: bytes | None = b""
-        self._complete = False
-        self._child: Popen[bytes] | None = None
-        self._errors: IO[bytes] | None = None
-        self._writing = self._receive_lock = -1
-        self._folder = place.staging / layout.component(request.transfer_id, where)
-        self._wrapper = self._folder / staging.wrapper_name(place, request.snapshot, where)
-        try:
-            self._begin()
-        except BaseException as error:
-            self._end_child()
-            if isinstance(error, OSError):  # most likely no space: leave nothing half-made
-                with contextlib.suppress(OSError):
-                    staging.remove_staging(self._folder)
-            raise
+        super().__init__(place, request, base_here, where)
 
     def _begin(self) -> None:
-        self._receive_lock = receive_lock(self._place, self._where)
-        staging.remove_staging(self._folder)
         self._refuse_checkpoint()
-        steps.reached("BTRFS:RECEIVE:STAGE")
-        self._folder.mkdir(mode=0o700)
-        self._wrapper.mkdir(mode=0o755)
-        self._wrapper.chmod(0o755)  # users traverse it on the way to the view, whatever the umask
-        request = self._request
-        record = Record(request.transfer_id, request.base, request.snapshot)
-        # Outside the folder that the program can write to: what it writes there is not trusted.
-        layout.write_record("BTRFS:RECEIVE:RECORD", self._folder, record, durable=False)
+        self._make_staging()
         steps.reached("BTRFS:RECEIVE:START")
-        # In memory, without a name: the program prints only a line or two of errors.
-        self._errors = os.fdopen(os.memfd_create("errors", os.MFD_CLOEXEC), "w+b")
         mount = str(layout.mount_of(self._wrapper))
-        reading, self._writing = make_pipe()
-        os.set_blocking(self._writing, False)
+        reading, errors = self._open_pipe()
         try:
             self._child = start_confined(
-                str(self._wrapper), mount, lambda: self._start(reading, mount), program=_program()
+                str(self._wrapper),
+                mount,
+                lambda: self._start(reading, errors, mount),
+                program=_program(),
             )
         finally:
             os.close(reading)
@@ -109,21 +78,17 @@ class BtrfsReceiver(Receiver):
                 hint="Run the same command again: it starts from the beginning.",
             )
 
-    def _start(self, reading: int, mount: str) -> Popen[bytes]:
+    def _start(self, reading: int, errors: int, mount: str) -> Popen[bytes]:
         """Start the program. It applies whatever a stream contains: it follows links and '..' and
         writes to devices. Therefore it runs where only the staging folder can be changed.
         """
-        assert self._errors is not None
         return command.start(
             [_program(), "-q", "receive", "-e", "-m", mount, str(self._wrapper)],
             stdin=reading,
-            stdout=self._errors.fileno(),  # no device can be opened there, nor /dev/null
-            stderr=self._errors.fileno(),
+            stdout=errors,  # no device can be opened there, nor /dev/null
+            stderr=errors,
             keep=[self._receive_lock],
         )
-
-    def __str__(self) -> str:
-        return self._where
 
     @guarded
     def write(self, chunk: bytes | memoryview) -> None:
@@ -179,66 +144,30 @@ class BtrfsReceiver(Receiver):
 
     def _failure(self) -> MirrordError:
         """The reason why the program ended, in one line."""
-        status = self._child.wait() if self._child else 0
-        output = ""
-        if self._errors is not None:
-            self._errors.seek(0)
-            output = self._errors.read(_ERROR_BYTES_MAX).decode(errors="replace")
+        output, status = self._ended()
         lines = [line.removeprefix("ERROR: ").strip() for line in output.splitlines()]
         why = "; ".join(line for line in lines if line) or staged.ending("btrfs receive", status)
         return explain(why, self._where, self._request.base)
 
-    @guarded
-    def finish(self) -> Staging:
-        """See `Receiver.finish`."""
-        if not self._complete:
-            self._finish()
-        request = self._request
-        return Staging(
-            request.transfer_id,
-            request.base,
-            request.snapshot,
-            complete=True,
-            received_bytes=self._scanner.stream_bytes,
-        )
-
     def _finish(self) -> None:
         if not self._scanner.ended:
             raise refusals.stream_damaged(self._where, "it is truncated")
-        os.close(self._writing)
-        self._writing = -1
-        child = self._child
-        assert child is not None
-        self.waiting.until(lambda left_s: command.ended(child, timeout_s=left_s) is not None)
-        if child.wait() != 0:
+        if self._wait_for_end() != 0:
             raise self._failure()
         place, request, lock = self._place, self._request, self._receive_lock
         staged.complete(place, request, self._base, self._wrapper, self._where, lock)
         self._complete = True
 
+    def _taken_bytes(self) -> int:
+        return self._scanner.stream_bytes
+
     def close(self) -> None:
         """See `Receiver.close`: what is not finished is removed."""
         if self._child is None:
             return
-        self._end_child()
+        self._end_child(timeout_s=0)
         if not self._complete:
             staging.remove_staging(self._folder)
-
-    def _end_child(self) -> None:
-        if self._writing >= 0:
-            os.close(self._writing)
-            self._writing = -1
-        if self._child is not None:
-            if self._child.poll() is None:
-                self._child.kill()
-            self._child.wait()
-            self._child = None
-        if self._receive_lock >= 0:
-            os.close(self._receive_lock)
-            self._receive_lock = -1
-        if self._errors is not None:
-            self._errors.close()
-            self._errors = None
 
 
 def explain(why: str, where: str, base_guid: str | None) -> MirrordError:

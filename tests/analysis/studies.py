@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from mirrord.analysis.assess import Terms
+from mirrord.analysis.cost import Choice, best_links, candidates
 from mirrord.analysis.grids import fixed
 from mirrord.analysis.numbers import Workload, from_replay
+from mirrord.analysis.prices import Prices
 from mirrord.analysis.replay import replay
 from mirrord.traces import generators
 from mirrord.traces.store import TraceWriter
@@ -40,3 +42,8 @@ def two() -> list[Workload]:
     """Two workloads: hot spots over two hours with a date, files with trims without one."""
     hot = generators.HotSpots(40_000, 3_000, 7300)
     return [workload(hot, "hot", dated=True), workload(generators.Files(90), "files")]
+
+
+def choices(workload: Workload, terms: Terms, prices: Prices) -> list[Choice]:
+    """All modes of mirroring this workload, each on its best link."""
+    return best_links(candidates(workload, terms, prices))

@@ -12,19 +12,20 @@ from pathlib import Path
 import pytest
 
 from mirrord.analysis.cluster import replay_on
-from mirrord.analysis.grids import DEFAULT, Grid, lag_target, whole
+from mirrord.analysis.grids import DEFAULT, Grid, lag_target
 from mirrord.analysis.replay import replay
 from mirrord.analysis.results import Replay
 from mirrord.cli.main import run
 from mirrord.core.errors import Damaged, MirrordError, NotFound, Refused, Unreachable
 from mirrord.traces.generators import Files, HotSpots, Workload
 from mirrord.traces.store import TraceFile, TraceWriter
+from tests.support.replays import WHOLE
 
 GRIDS: list[Grid] = [
     *DEFAULT,
     lag_target(600, 200_000.0),
     Grid("instants", boundaries=(5_000_000_000, 7_200_000_000_000)),
-    whole(),
+    WHOLE,
 ]
 
 

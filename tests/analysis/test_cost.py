@@ -23,6 +23,7 @@ from mirrord.analysis.results import Writes
 from mirrord.core.errors import Refused, UsageError
 from mirrord.schedules.rates import parse_rates
 from mirrord.traces.generators import Sequential
+from tests.analysis.studies import choices
 
 GIB = 1 << 30
 MONDAY_NS = 1_704_067_200 * NS
@@ -64,7 +65,7 @@ def test_what_is_no_price(text: str) -> None:
 def test_costs_are_computed_from_the_workload() -> None:
     trace = sequential()
     prices = Prices(link=2, transfer=3, space=5, lost=price(7 * GIB / 4096), failures=4)
-    found = {each.name: each for each in cost.choices(trace, Terms(lags_s=()), prices)}
+    found = {each.name: each for each in choices(trace, Terms(lags_s=()), prices)}
     assert list(found) == ["synchronous", "every 1 min", "every 15 min", "every 1 h"]
     sync, minute = found["synchronous"], found["every 1 min"]
     # The link is the next step of the series: 33 kbit/s.
@@ -92,8 +93,8 @@ def test_what_is_lost_costs_by_the_hour_at_which_it_was_written() -> None:
     # Worth something only from 08:00 on, the second hour of the trace.
     dear = parse_loss_price("1000 08:00-18:00, else 0")
     even = parse_loss_price("1000")
-    by_hour = cost.choices(trace, Terms(lags_s=()), Prices(lost=dear))[1]
-    always = cost.choices(trace, Terms(lags_s=()), Prices(lost=even))[1]
+    by_hour = choices(trace, Terms(lags_s=()), Prices(lost=dear))[1]
+    always = choices(trace, Terms(lags_s=()), Prices(lost=even))[1]
     assert by_hour.expected == always.expected
     assert by_hour.loss_cost == pytest.approx(always.loss_cost / 2, rel=0.02)
 
@@ -107,7 +108,7 @@ def test_semi_sync_loses_what_waits() -> None:
     terms = Terms(lags_s=(9.0,))
     # A faster link loses less, but where lost data cost nothing the slowest one is cheapest.
     free = Prices(lost=price(0))
-    [_, bounded] = cost.choices(replace(bursty, updates=()), terms, free)
+    [_, bounded] = choices(replace(bursty, updates=()), terms, free)
     assert bounded.need == pytest.approx(1000)
     assert bounded.link == 1025
     # What comes in a second comes at its beginning, and is sent as fast as the link can.
@@ -116,7 +117,7 @@ def test_semi_sync_loses_what_waits() -> None:
     assert bounded.lag_s == 9
     # On a link for the peak, too, something is on the way; a synchronous mirror loses less there.
     bursty = replace(bursty, writes=replace(bursty.writes, busiest=10_000), updates=())
-    dear = cost.choices(bursty, terms, Prices(lost=price(1e12)))
+    dear = choices(bursty, terms, Prices(lost=price(1e12)))
     assert dear[1].link == dear[0].link == steps(10_000, 10_000)[0]
     assert dear[1].worst == 10_000 and 0 < dear[1].expected < bounded.expected
     assert advise(dear).best is dear[0]
@@ -127,7 +128,7 @@ def test_what_waits_at_the_end_of_the_trace_is_lost_too() -> None:
     burst[99] = 10_240
     bursty = replace(sequential(), updates=(), writes=Writes(0, NS, burst, links={9: 1024}))
     terms = Terms(lags_s=(9.0,), link=parse_rates("1025B/s"))
-    [_, bounded] = cost.choices(bursty, terms, Prices())
+    [_, bounded] = choices(bursty, terms, Prices())
     assert bounded.fits and bounded.worst == 10_240
     # The last second's bytes wait, half of them on average, until they are sent after 10 s.
     assert bounded.expected == pytest.approx(10_240**2 / 2 / 1025 / 100)
@@ -137,7 +138,7 @@ def test_expensive_data_lead_to_short_intervals_and_cheap_data_to_long_ones() ->
     trace = sequential()
 
     def best(amount: float) -> str:
-        return advise(cost.choices(trace, Terms(), Prices(lost=price(amount)))).best.name
+        return advise(choices(trace, Terms(), Prices(lost=price(amount)))).best.name
 
     assert best(0) == "every 15 min"  # two hours are too short to judge an hour by
     assert best(1e12) == "synchronous"
@@ -146,7 +147,7 @@ def test_expensive_data_lead_to_short_intervals_and_cheap_data_to_long_ones() ->
 def test_what_the_link_does_not_carry_is_not_advised() -> None:
     trace = sequential()
     terms = Terms(link=parse_rates("3KiB/s"), lags_s=())
-    found = cost.choices(trace, terms, Prices(lost=price(1e12)))
+    found = choices(trace, terms, Prices(lost=price(1e12)))
     assert [each.fits for each in found] == [False, False, True, True]
     assert advise(found).best.name == "every 15 min"
     nothing_fits = [replace(each, fits=False) for each in found]
@@ -231,7 +232,7 @@ def test_what_a_trace_is_too_short_for_is_not_advised() -> None:
     found = from_replay(
         replay(source.batches(), source.facts, [fixed(1800), fixed(3600)]), source.facts
     )
-    half, hour = cost.choices(found, Terms(lags_s=()), Prices(lost=price(0)))[1:]
+    half, hour = choices(found, Terms(lags_s=()), Prices(lost=price(0)))[1:]
     assert (half.sure, hour.sure) == (True, False)
     assert hour.total < half.total
     assert advise([half, hour]).best is half
@@ -265,7 +266,7 @@ def test_a_given_link_is_priced_at_its_fastest_hours() -> None:
         ("1MiB/s 08:00-10:00, else 4MiB/s", 4 << 20),
         ("1MiB/s 08:00-10:00, else unlimited", None),
     ):
-        found = cost.choices(trace, Terms(link=parse_rates(text)), Prices(link=3))
+        found = choices(trace, Terms(link=parse_rates(text)), Prices(link=3))
         assert {each.link for each in found} == {rate or float("inf")}
         [paid] = {each.link_cost for each in found}
         assert paid == pytest.approx((rate or 0) * 8 / 1e6 * 3 * 12)
@@ -293,18 +294,18 @@ def test_the_age_of_the_copy_and_the_loss_have_limits() -> None:
 
 def test_the_longest_bound_that_is_accepted_is_compared() -> None:
     terms = Terms(rpo_s=5.0, lags_s=(10.0, 60.0))
-    found = cost.choices(sequential(), terms, Prices())
+    found = choices(sequential(), terms, Prices())
     bounds = [each.name for each in found if each.mode == "semi-sync"]
     assert bounds == ["semi-sync, 5.0 s", "semi-sync, 10 s", "semi-sync, 1 min"]
     assert [each.accepted for each in found[:4]] == [True, True, False, False]
-    without = cost.choices(sequential(), replace(terms, lags_s=()), Prices())
+    without = choices(sequential(), replace(terms, lags_s=()), Prices())
     assert not any(each.mode == "semi-sync" for each in without)
 
 
 def test_a_bound_is_judged_by_itself_and_not_by_what_a_slow_link_makes_of_it() -> None:
     # Two hours over a link of a quarter of the load: at the end the backlog is hours long.
     slow = Terms(link=parse_rates("1025B/s"), lags_s=(60.0,))
-    found = cost.choices(sequential(), slow, Prices())[1]
+    found = choices(sequential(), slow, Prices())[1]
     assert not found.fits and found.lag_s > 7200 and found.sure
 
 

@@ -14,12 +14,13 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from mirrord.analysis.grids import DEFAULT, PAPER_S, fixed, whole
+from mirrord.analysis.grids import DEFAULT, PAPER_S, fixed
 from mirrord.analysis.replay import COLUMNS, replay
 from mirrord.traces.generators import Files, HotSpots, LogAndDatabase, Sequential, Workload
 from mirrord.traces.options import ReadOptions
 from mirrord.traces.reading import open_trace
 from tests.support import traces
+from tests.support.replays import WHOLE
 
 #: Percentages are printed with one digit.
 DIGIT = 0.05 + 1e-9
@@ -98,7 +99,7 @@ def test_figure_2(name: str) -> None:
 
 def check_real(known: Known) -> None:
     with open_trace(traces.real(known.file), options=known.options) as trace:
-        found = replay(trace.batches(COLUMNS), trace.facts, [*DEFAULT, whole()])
+        found = replay(trace.batches(COLUMNS), trace.facts, [*DEFAULT, WHOLE])
     assert found.blocks_written == known.blocks_written
     assert found.unique_blocks == known.unique_blocks
     assert found.bytes_written == known.bytes_written

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from mirrord.analysis import recorded
-from mirrord.analysis.recorded import RECORD, Recording, balanced_accuracy
+from mirrord.analysis.recorded import RECORD, Recording
 from mirrord.core.errors import Damaged, Refused
 from mirrord.core.live import Mode
+from tests.support.replays import balanced_accuracy
 from tests.traces.samples import EXAMPLES
 
 _UNKNOWN = 0xFFFFFFFF

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirrord.analysis.grids import NS, Grid, fixed, lag_target, scheduled, whole
+from mirrord.analysis.grids import NS, Grid, fixed, lag_target, scheduled
 from mirrord.analysis.replay import Parts, combine, count, replay
 from mirrord.analysis.results import GridResult
 from mirrord.core.errors import Damaged, UsageError
@@ -20,6 +20,7 @@ from mirrord.schedules.lag import Run, plan_lag
 from mirrord.schedules.schedule import parse_schedule
 from mirrord.traces.model import Batch, Facts, Op
 from tests.analysis.brute import Counted, Record, batch_of, blocks_of, replay_slowly
+from tests.support.replays import WHOLE
 
 FACTS = Facts("generated", "none", ("a", "b", "c"))
 #: The columns of an update, as the slow replay names them.
@@ -83,7 +84,7 @@ def test_any_trace(
     seconds = max(seconds, (last - first) / NS / 500)
     times = [each.time_ns for each in records]
     instants = sorted({times[k % len(times)] + (k // len(times)) for k in places})
-    grids = (fixed(seconds), Grid("instants", boundaries=tuple(instants)), whole())
+    grids = (fixed(seconds), Grid("instants", boundaries=tuple(instants)), WHOLE)
     found = replay(
         batches_of(records, cuts), FACTS, grids, free_space=free_space, block=block, threads=3
     )
@@ -147,9 +148,9 @@ def test_a_burst_has_until_the_bound_to_pass() -> None:
 @given(traces(), st.integers(1, 7), st.randoms())
 def test_parts_add(records: list[Record], of: int, random: object) -> None:
     """However blocks are split, and in whatever order the parts are added."""
-    grids: tuple[Grid, ...] = (fixed(1), whole())
+    grids: tuple[Grid, ...] = (fixed(1), WHOLE)
     if records[-1].time_ns - records[0].time_ns > 10**6 * NS:
-        grids = (whole(),)
+        grids = (WHOLE,)
     alone = replay([batch_of(records)], FACTS, grids, threads=1)
     parts = [count([batch_of(records)], grids, Parts(k, 1, of)) for k in range(of)]
     random.shuffle(parts)  # type: ignore[attr-defined]
@@ -233,7 +234,7 @@ def test_far_addresses() -> None:
     places = [0, 1 << 40, 1 << 50, 1 << 58, top, top]
     records = [Record(k * NS, 0, Op.WRITE, at, 4096) for k, at in enumerate(places)]
     records.append(Record(6 * NS, 0, Op.TRIM, 1 << 49, (1 << 62) - (1 << 49)))
-    found = replay([batch_of(records)], FACTS, [whole()])
+    found = replay([batch_of(records)], FACTS, [WHOLE])
     assert (found.blocks_written, found.unique_blocks) == (6, 5)
     assert found.grids[0].active_map.tolist() == [3]
 

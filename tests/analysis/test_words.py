@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mirrord.analysis.assess import Terms, assess_all
-from mirrord.analysis.cost import advise, candidates, choices
+from mirrord.analysis.cost import advise, candidates
 from mirrord.analysis.grids import fixed, scheduled
 from mirrord.analysis.numbers import Workload, from_replay
 from mirrord.analysis.prices import Prices, parse_loss_price
@@ -28,7 +28,7 @@ from mirrord.traces.generators import HotSpots, Sequential
 from mirrord.traces.model import Batch, Facts
 from mirrord.traces.options import ReadOptions
 from mirrord.traces.store import TraceWriter
-from tests.analysis.studies import BOUNDS_S, MORNING_NS, stored, workload
+from tests.analysis.studies import BOUNDS_S, MORNING_NS, choices, stored, workload
 
 HOUR = 3600
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from mirrord.core.errors import Unsupported
+from mirrord.core.model import Changes
 from mirrord.drivers.zfs.commands.features import Version, parse
-from mirrord.drivers.zfs.stream.survey import Survey
+from mirrord.drivers.zfs.stream.survey import Survey, changes
 from tests.zfsvm.guest import PYTHON, TREE, Guest
 
 
@@ -46,5 +47,4 @@ def test_an_old_pool_is_refused_with_the_way_out(zfs_guest: Guest) -> None:
 
 
 def test_a_volume_without_change_has_no_ranges() -> None:
-    empty = Survey(936, 0, {}, ())
-    assert empty.added_blocks(8192) == [] and empty.deleted_blocks(8192, 1 << 20) == []
+    assert changes(Survey(936, {}, (), volume=True)) == Changes(b"", b"")

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.analysis.grids import whole
 from mirrord.analysis.replay import replay
 from mirrord.engine.recording import Pace, Recorded, Recorder
 from mirrord.engine.recording_journal import journal
 from mirrord.traces.model import BLOCK, Facts
 from mirrord.traces.store import TraceFile, TraceWriter
 from tests.contract.zfs import zfs_lab
+from tests.support.replays import WHOLE
 from tests.zfsvm.guest import Guest
 
 #: Under emulation a snapshot takes seconds.
@@ -58,7 +58,7 @@ def test_a_recording_foretells_a_longer_update(
     runs = struct.iter_unpack("<QQQ", found.allocated)
     expected = sum(-(-(offset + length) // BLOCK) - offset // BLOCK for _, offset, length in runs)
     trace = TraceFile(out)
-    [grid] = replay(trace.batches(), trace.facts, [whole()]).grids
+    [grid] = replay(trace.batches(), trace.facts, [WHOLE]).grids
     foretold = int(grid.active_map.sum())
     print(f"foretold {foretold} blocks, to be sent {expected}, stream of {length} bytes, {counts}")
     assert counts[-1] >= 2

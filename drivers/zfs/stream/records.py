@@ -11,50 +11,13 @@ One stream of one dataset is accepted, as `zfs send` generates it with or withou
 
 from __future__ import annotations
 
-import enum
 import os
 from typing import NamedTuple
 
 from mirrord.system.native import ZfsStreamScanner
 
-RECORD_BYTES = 312
-
-
-class Feature(enum.IntFlag):
-    """What a receiver must support: the features in a BEGIN record, by OpenZFS' numbers."""
-
-    DEDUP = 1 << 0
-    DEDUPPROPS = 1 << 1
-    SA_SPILL = 1 << 2
-    EMBED_DATA = 1 << 16
-    LZ4 = 1 << 17
-    LARGE_BLOCKS = 1 << 19
-    RESUMING = 1 << 20
-    REDACTED = 1 << 21
-    COMPRESSED = 1 << 22
-    LARGE_DNODE = 1 << 23
-    RAW = 1 << 24
-    ZSTD = 1 << 25
-    HOLDS = 1 << 26
-    SWITCH_TO_LARGE_BLOCKS = 1 << 27
-    LONGNAME = 1 << 28
-    LARGE_MICROZAP = 1 << 29
-
-
-class RecordType(enum.IntEnum):
-    """The records of a stream, by OpenZFS' numbers."""
-
-    BEGIN = 0
-    OBJECT = 1
-    FREEOBJECTS = 2
-    WRITE = 3
-    FREE = 4
-    END = 5
-    WRITE_BYREF = 6
-    SPILL = 7
-    WRITE_EMBEDDED = 8
-    OBJECT_RANGE = 9
-    REDACT = 10
+#: Of the features in a BEGIN record, by OpenZFS' numbers: it resumes an interrupted stream.
+_RESUMING = 1 << 20
 
 
 class Begin(NamedTuple):
@@ -64,7 +27,7 @@ class Begin(NamedTuple):
         0: a full stream.
     toname: the snapshot's name at the sender, for people only.
     creation_s: when it was taken, by the sender's clock.
-    features: see `Feature`; unknown bits are kept.
+    features: OpenZFS' DMU_BACKUP_FEATURE_* bits; unknown ones are kept.
     flags: OpenZFS' DRR_FLAG_* bits.
     object_type: 2: a file system, 3: a volume.
     swapped: the sender has the other byte order.
@@ -82,12 +45,7 @@ class Begin(NamedTuple):
     @property
     def resuming(self) -> bool:
         """Whether it resumes an interrupted stream of the same snapshot."""
-        return bool(self.features & Feature.RESUMING)
-
-    @property
-    def raw(self) -> bool:
-        """Whether blocks are sent as on disk: of an encrypted dataset, still encrypted."""
-        return bool(self.features & Feature.RAW)
+        return bool(self.features & _RESUMING)
 
     @property
     def volume(self) -> bool:
@@ -112,11 +70,6 @@ class ObjectChange(NamedTuple):
     added: list[tuple[int, int]]
     freed: list[tuple[int, int]]
     payload_bytes: int
-
-    @property
-    def added_bytes(self) -> int:
-        """Bytes of content in `added`, not compressed."""
-        return sum(end - start for start, end in self.added)
 
 
 class ZfsScanner:
@@ -173,17 +126,6 @@ class ZfsScanner:
     def stream_bytes(self) -> int:
         """The length of the stream so far, including what is held back."""
         return self._native.stream_bytes
-
-    @property
-    def data_bytes(self) -> int:
-        """The length of its payloads, compressed where they are."""
-        return self._native.data_bytes
-
-    @property
-    def records(self) -> dict[RecordType, int]:
-        """How many records of each type have arrived."""
-        counts = zip(RecordType, self._native.records, strict=True)
-        return {kind: count for kind, count in counts if count}
 
     def objects(self) -> list[ObjectChange]:
         """The change of each object, by number; empties the collection."""

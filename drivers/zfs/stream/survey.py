@@ -47,30 +47,15 @@ _OFFSET_MAX = (1 << 63) - 1
 class Survey(NamedTuple):
     """The result of parsing a stream.
 
-    stream_bytes: its exact length. data_bytes: how much of that is content, as it is sent.
+    stream_bytes: its exact length.
     objects: the change of each, by number. freed_objects: (first, end) of deleted ones.
     volume: of a volume, not of a file system.
     """
 
     stream_bytes: int
-    data_bytes: int
     objects: dict[int, ObjectChange]
     freed_objects: tuple[tuple[int, int], ...]
     volume: bool = False
-
-    def added_blocks(self, block_bytes: int) -> list[tuple[int, int]]:
-        """In a volume: the runs (first, end) of blocks that have new content."""
-        return _blocks(self._content().added, block_bytes, None)
-
-    def deleted_blocks(self, block_bytes: int, volume_bytes: int) -> list[tuple[int, int]]:
-        """In a volume of that size: the runs of blocks that are holes now. Some may have been
-        holes before: a stream also lists ranges that never had data.
-        """
-        return _blocks(self._content().freed, block_bytes, volume_bytes // block_bytes)
-
-    def _content(self) -> ObjectChange:
-        nothing = ObjectChange(_CONTENT, 0, 0, [], [], 0)
-        return self.objects.get(_CONTENT, nothing)
 
 
 def parse_stream(sending: Sending, where: str) -> Survey:
@@ -81,7 +66,6 @@ def parse_stream(sending: Sending, where: str) -> Survey:
             scanner.feed(chunk)
     return Survey(
         stream_bytes=scanner.stream_bytes,
-        data_bytes=scanner.data_bytes,
         objects={found.number: found for found in scanner.objects()},
         freed_objects=tuple(scanner.freed_objects()),
         volume=scanner.begin is not None and scanner.begin.volume,
@@ -93,7 +77,7 @@ def changes(found: Survey) -> Changes:
     system, those in its objects: the inodes of files and directories.
     """
     if found.volume:
-        content = found._content()
+        content = found.objects.get(_CONTENT, ObjectChange(_CONTENT, 0, 0, [], [], 0))
         return Changes(_packed(0, content.added), _packed(0, content.freed))
     objects = sorted(found.objects.items())
     return Changes(
@@ -149,18 +133,3 @@ def _resized(older: Path, now: os.stat_result, moved: ObjectChange | None) -> bo
         return True
     freed = moved.freed if moved is not None else []
     return any(start < now.st_size for start, _end in freed)
-
-
-def _blocks(
-    runs: Iterable[tuple[int, int]], block_bytes: int, blocks_max: int | None
-) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-    for start, end in runs:
-        first, last = start // block_bytes, -(-end // block_bytes)
-        if blocks_max is not None:
-            last = min(last, blocks_max)
-        if found and first <= found[-1][1]:
-            first = found.pop()[0]
-        if first < last:
-            found.append((first, last))
-    return found

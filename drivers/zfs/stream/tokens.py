@@ -28,7 +28,7 @@ class Token(NamedTuple):
     toname: the snapshot's name at the sender.
     object, offset: the place in the dataset from which the stream continues.
     bytes: of the stream that were received: an estimate by OpenZFS, for progress only.
-    large_blocks, embedded, compressed, raw: the send flags, which must be the same again.
+    raw: sent by `zfs send -w`, as the next stream must be.
     """
 
     toguid: int
@@ -37,9 +37,6 @@ class Token(NamedTuple):
     offset: int
     fromguid: int = 0
     bytes: int = 0
-    large_blocks: bool = False
-    embedded: bool = False
-    compressed: bool = False
     raw: bool = False
 
     @classmethod
@@ -62,9 +59,6 @@ class Token(NamedTuple):
             object=number("object"),
             offset=number("offset"),
             bytes=number("bytes", 0),
-            large_blocks="largeblockok" in values,
-            embedded="embedok" in values,
-            compressed="compressok" in values,
             raw="rawok" in values,
         )
 

@@ -12,12 +12,11 @@ from collections.abc import Generator
 from contextlib import closing
 
 from mirrord.core.errors import MirrordError
-from mirrord.core.verification import BLOCK_BYTES, VerifyMode, VerifyRequest
+from mirrord.core.verification import BLOCK_BYTES, VerifyRequest
+from mirrord.drivers.snapshottrees import VolumeTrees
 from mirrord.drivers.zfs.stream import tokens
 from mirrord.drivers.zfs.stream.send import Sending, ZfsSendStream
 from mirrord.drivers.zfs.stream.tokens import Token
-from mirrord.system import clock
-from mirrord.system.native import VolumeTree
 from mirrord.system.waiting import Waiting
 
 #: The object of a volume that holds its content.
@@ -30,71 +29,32 @@ _BEGIN, _OBJECT, _WRITE, _SPILL = 0, 1, 3, 7
 _UNREADABLE = ("Input/output error", "insufficient replicas")
 
 
-class ZvolTree:
+class ZvolTree(VolumeTrees):
     """Computes the tree of a snapshot: see `snapshottrees.Tree`."""
 
     def __init__(
         self, sending: Sending, size: int, request: VerifyRequest, waiting: Waiting
     ) -> None:
-        self.root: tuple[bytes, bool] | None = None
-        self._sending, self._size, self._request = sending, size, request
-        self._waiting = waiting
-        self._tree: VolumeTree | None = None
-        self._stream: ZfsSendStream | None = None
+        super().__init__(request, size)
+        self._sending, self._waiting = sending, waiting
         self._blocks = self._found()
         #: The next block that is not a hole.
         self._next: tuple[int, bytearray | None] | None = (-1, None)
-        self._seen = self._read_blocks = self._read_bytes = self._unreadable = 0
-        self._free_s = 0.0
-
-    def begin(self, out: str) -> ZvolTree:
-        """Begin, and write the tree to that file."""
-        request = self._request
-        sample = (request.seed, request.parts) if request.mode is VerifyMode.SAMPLE else None
-        self._tree = VolumeTree(out, self._size, sample=sample)
-        return self
-
-    @property
-    def counts(self) -> tuple[int, int, int, int, int]:
-        """Files, blocks, blocks read, bytes read, unreadable."""
-        return 1, self._seen, self._read_blocks, self._read_bytes, self._unreadable
 
     def close(self) -> None:
         """End `zfs send`."""
         self._blocks.close()
 
-    def step(self, seconds: float) -> bool:
-        """Work for about that long; whether it is done."""
-        assert self._tree is not None
-        until_s = clock.monotonic_s() + seconds
-        while self.root is None:
-            now_s = clock.monotonic_s()
-            if now_s >= until_s:
-                return False
-            if now_s < self._free_s:
-                clock.sleep_s(min(self._free_s, until_s) - now_s)
-                continue
-            number = self._tree.next()
-            if number is None:
-                self.root = self._tree.finish(), self._unreadable > 0
-                return True
-            before = self._read_bytes
-            self._take(self._tree, number)
-            if self._request.rate:
-                self._free_s = now_s + (self._read_bytes - before) / self._request.rate
-        return True
-
-    def _take(self, tree: VolumeTree, number: int) -> None:
-        self._seen += 1
+    def _take(self, number: int) -> None:
         while self._next is not None and self._next[0] < number:
             self._next = next(self._blocks, None)
         if self._next is None or self._next[0] > number:
-            tree.add(bytes(min(BLOCK_BYTES, self._size - number * BLOCK_BYTES)))
+            self._tree.add(bytes(min(BLOCK_BYTES, self._size - number * BLOCK_BYTES)))
         elif self._next[1] is None:
             self._unreadable += 1
-            tree.add_unreadable()
+            self._tree.add_unreadable()
         else:
-            tree.add(self._next[1])
+            self._tree.add(self._next[1])
 
     def _found(self) -> Generator[tuple[int, bytearray | None]]:
         """The blocks of the tree that are not holes, ascending; None: it cannot be read."""

@@ -34,7 +34,6 @@ pub struct Blocks {
     inline: Vec<Inline>,
     /// How many ranges there were after the last `settle`.
     settled: usize,
-    pub items: u64,
 }
 
 /// Below this number, duplicate references are only removed at the end.
@@ -43,13 +42,10 @@ const SETTLE_FROM: usize = 1 << 20;
 impl Blocks {
     /// Process `count` items of the search's buffer; the key of the last, to continue after it.
     pub fn feed(&mut self, buffer: &[u8], count: usize) -> Result<Option<Key>, String> {
-        each_item(buffer, count, |key, item| {
-            self.items += 1;
-            match key.1 {
-                INODE_ITEM if item.len() >= 24 => self.inode = (key.0, le64(item, 16)),
-                EXTENT_DATA if item.len() >= 21 => self.take_extent(key, item),
-                _ => {}
-            }
+        each_item(buffer, count, |key, item| match key.1 {
+            INODE_ITEM if item.len() >= 24 => self.inode = (key.0, le64(item, 16)),
+            EXTENT_DATA if item.len() >= 21 => self.take_extent(key, item),
+            _ => {}
         })
     }
 

@@ -72,7 +72,6 @@ pub struct Extents {
     disk: Vec<(u64, u64)>,
     /// (inode, generation) of files with inline data.
     inline: Vec<(u64, u64)>,
-    pub items: u64,
     pub send_bytes: u64,
 }
 
@@ -140,13 +139,10 @@ impl Extents {
 
     /// Process `count` items of the search's buffer; the key of the last, to continue after it.
     pub fn feed(&mut self, buffer: &[u8], count: usize) -> Result<Option<Key>, String> {
-        each_item(buffer, count, |key, item| {
-            self.items += 1;
-            match key.1 {
-                INODE_ITEM => self.take_inode(key.0, item),
-                EXTENT_DATA => self.take_extent(key, item),
-                _ => {}
-            }
+        each_item(buffer, count, |key, item| match key.1 {
+            INODE_ITEM => self.take_inode(key.0, item),
+            EXTENT_DATA => self.take_extent(key, item),
+            _ => {}
         })
     }
 

@@ -38,7 +38,6 @@ pub mod kind {
 
 /// Bits of `Begin::features`.
 pub mod feature {
-    pub const RESUMING: u64 = 1 << 20;
     pub const RAW: u64 = 1 << 24;
 }
 

@@ -21,10 +21,6 @@ impl RangeLocks {
         self.0.remove(&range.offset);
     }
 
-    pub fn clear(&mut self) {
-        self.0.clear();
-    }
-
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -86,10 +86,6 @@ impl Geometry {
         (range.offset / extent) as u32..range.end().div_ceil(extent) as u32
     }
 
-    pub fn extent_of_block(&self, block: u64) -> u32 {
-        (block / self.blocks_of_extent()) as u32
-    }
-
     /// The bytes of the image that a run of blocks stands for.
     pub fn range_of(&self, blocks: std::ops::Range<u64>) -> Range {
         let block = u64::from(self.block);

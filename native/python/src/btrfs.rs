@@ -38,18 +38,8 @@ impl BtrfsStreamScanner {
     }
 
     #[getter]
-    fn commands(&self) -> u64 {
-        self.0.commands
-    }
-
-    #[getter]
     fn stream_bytes(&self) -> u64 {
         self.0.bytes
-    }
-
-    #[getter]
-    fn data_bytes(&self) -> u64 {
-        self.0.data_bytes
     }
 
     /// (uuid in hex, ctransid, parent's uuid in hex or None), once it is known.
@@ -186,11 +176,6 @@ impl BtrfsExtents {
     }
 
     #[getter]
-    fn items(&self) -> u64 {
-        self.0.items
-    }
-
-    #[getter]
     fn send_bytes(&self) -> u64 {
         self.0.send_bytes
     }
@@ -248,11 +233,6 @@ impl BtrfsBlocks {
             (triples(&allocated, 1), triples(&freed, 4096))
         });
         (PyBytes::new(py, &allocated), PyBytes::new(py, &freed))
-    }
-
-    #[getter]
-    fn items(&self) -> u64 {
-        self.blocks.items
     }
 }
 

@@ -200,11 +200,6 @@ impl Replayer {
             grids,
         ))
     }
-
-    /// Memory of the tables of blocks, in bytes.
-    fn memory(&self) -> usize {
-        self.0.memory()
-    }
 }
 
 /// Adds the classes of this file to the module.

@@ -291,16 +291,6 @@ impl TraceDedup {
         py.detach(|| self.0.feed(&seen, latency, &mut kept));
         Ok(pack(py, &kept))
     }
-
-    #[getter]
-    fn seen(&self) -> u64 {
-        self.0.seen
-    }
-
-    #[getter]
-    fn dropped(&self) -> u64 {
-        self.0.dropped
-    }
 }
 
 /// Adds the classes of this file to the module.

@@ -51,11 +51,6 @@ impl ZfsStreamScanner {
     }
 
     #[getter]
-    fn end_at(&self) -> Option<u64> {
-        self.scanner.end_at
-    }
-
-    #[getter]
     fn passable(&self) -> u64 {
         self.scanner.passable()
     }
@@ -63,17 +58,6 @@ impl ZfsStreamScanner {
     #[getter]
     fn stream_bytes(&self) -> u64 {
         self.scanner.bytes
-    }
-
-    #[getter]
-    fn data_bytes(&self) -> u64 {
-        self.scanner.data_bytes
-    }
-
-    /// Number of records of each type, by OpenZFS' number of the type.
-    #[getter]
-    fn records(&self) -> Vec<u64> {
-        self.scanner.records.to_vec()
     }
 
     /// (toguid, fromguid, toname, seconds, features, flags, type, swapped), once it is known.

@@ -71,15 +71,4 @@ impl Session {
     pub fn is_handshaking(&self) -> bool {
         self.connection.is_handshaking()
     }
-
-    /// Closes this direction.
-    pub fn close(&mut self) {
-        self.connection.send_close_notify();
-    }
-
-    /// The peer's certificate (DER), None before it was presented.
-    pub fn peer_certificate(&self) -> Option<&[u8]> {
-        let shown = self.connection.peer_certificates()?.first()?;
-        Some(shown)
-    }
 }

@@ -180,12 +180,4 @@ impl Columns {
             latency: Vec::with_capacity(records),
         }
     }
-
-    pub fn len(&self) -> usize {
-        self.time.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.time.is_empty()
-    }
 }

@@ -19,9 +19,6 @@ pub struct Dedup {
     young: HashMap<u64, i64, BuildMix>,
     old: HashMap<u64, i64, BuildMix>,
     turned: i64,
-    /// Block writes seen, and dropped.
-    pub seen: u64,
-    pub dropped: u64,
 }
 
 impl Dedup {
@@ -31,8 +28,6 @@ impl Dedup {
             young: HashMap::default(),
             old: HashMap::default(),
             turned: i64::MIN,
-            seen: 0,
-            dropped: 0,
         }
     }
 
@@ -83,13 +78,10 @@ impl Dedup {
 
     #[inline]
     fn repeats(&mut self, time: i64, key: u64) -> bool {
-        self.seen += 1;
         let before = match self.young.insert(key, time) {
             Some(before) => Some(before),
             None => self.old.get(&key).copied(),
         };
-        let repeats = before.is_some_and(|before| time - before <= self.window);
-        self.dropped += u64::from(repeats);
-        repeats
+        before.is_some_and(|before| time - before <= self.window)
     }
 }
