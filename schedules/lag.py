@@ -51,13 +51,12 @@ class Run(NamedTuple):
 class LagPlan(NamedTuple):
     """When to run next so that the target is met.
 
-    wait_s: how long after the base's snapshot the run must start. expected_s: its duration.
+    wait_s: how long after the base's snapshot the run must start.
     best_s: the smallest lag, running back to back; infinite when changes exceed the throughput.
     feasible: whether best_s is within the target.
     """
 
     wait_s: float
-    expected_s: float
     best_s: float
     feasible: bool
     why: str
@@ -85,7 +84,7 @@ def plan_lag(target_s: float, runs: Sequence[Run]) -> LagPlan:
     if not used:
         wait_s = max(target_s * _FIRST, _WAIT_MIN_S)
         why = f"no history yet: the first run starts after {format_duration(wait_s)}"
-        return LagPlan(wait_s, 0.0, 0.0, True, why)
+        return LagPlan(wait_s, 0.0, True, why)
     lines, best_s = _fit(used)
     feasible = best_s <= target_s
     wait_s = min(line.longest_s(_USE * target_s) for line in lines)
@@ -106,7 +105,7 @@ def plan_lag(target_s: float, runs: Sequence[Run]) -> LagPlan:
             f"{_describe(used)}; the smallest lag that this link can sustain is about "
             f"{format_duration(best_s)}"
         )
-    return LagPlan(wait_s, expected_s, best_s, feasible, why)
+    return LagPlan(wait_s, best_s, feasible, why)
 
 
 def next_runs(plan: LagPlan, schedule: Schedule, first_ns: int) -> Iterator[Next]:

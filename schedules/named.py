@@ -19,7 +19,6 @@ KEYS = ("description", "run", "zone", "jitter", "windows", "blackouts")
 class NamedSchedule:
     """A schedule with a name. zone: "" to use the zone of the mirror."""
 
-    name: str
     description: str
     run: tuple[str, ...]
     zone: str
@@ -71,7 +70,7 @@ def parse_named(name: str, raw: Mapping[str, object], where: str) -> NamedSchedu
     except UsageError as error:
         raise ConfigError(error.what, where=where, why=error.why, hint=error.hint) from None
     description = _text(raw, "description", where)
-    return NamedSchedule(name, description, texts, zone, jitter, windows, blackouts, schedule)
+    return NamedSchedule(description, texts, zone, jitter, windows, blackouts, schedule)
 
 
 def _text(raw: Mapping[str, object], key: str, where: str) -> str:

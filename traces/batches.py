@@ -13,8 +13,6 @@ from mirrord.traces.model import NO_LATENCY, Batch
 
 COLUMNS = ("time_ns", "volume", "op", "offset", "length", "latency_ns")
 TYPES = (np.int64, np.uint32, np.uint8, np.int64, np.int64, np.int64)
-#: Bytes of one record in memory.
-RECORD_BYTES = sum(np.dtype(kind).itemsize for kind in TYPES)
 
 
 def from_native(columns: Sequence[bytes]) -> Batch:

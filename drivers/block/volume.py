@@ -33,7 +33,6 @@ from mirrord.drivers.block.place import foreign_content
 from mirrord.drivers.block.reclaim import punch_runs, reclaim_snapshots, reclaim_unheld
 from mirrord.drivers.block.rootrecord import Entry, RootRecord, content_digest
 from mirrord.drivers.block.store import BlockStore, io_errors
-from mirrord.drivers.block.tree import RadixTree
 from mirrord.drivers.refusals import snapshot_missing
 from mirrord.system import clock, files, locks
 
@@ -336,14 +335,6 @@ class Volume:
                     "mirror prunes the others by the rules of its definition.",
                 )
             self.drop_snapshots({guid})
-
-    def read_snapshot(self, guid: str, offset: int, length: int) -> bytes:
-        """Bytes of a snapshot. `NotFound`, `Damaged`."""
-        with self.mutex:
-            root = self.entry(guid).root
-            self._check_range(offset, length, root.size_bytes)
-            tree = RadixTree(self.store, root.data, root.height)
-            return read_bytes(self.store, tree, offset, length) if length else b""
 
     def entry(self, guid: str) -> Entry:
         """The table entry of a snapshot; `NotFound`."""

@@ -20,8 +20,7 @@ from mirrord.system import files, steps
 
 def shown_path(one: SnapshotEntry) -> Path | None:
     """The assembled, read-only tree of a snapshot; None when there is none."""
-    assert one.wrapper is not None, one
-    path = one.wrapper / layout.TREE / one.wrapper.name
+    path = one.folder / layout.TREE / one.folder.name
     return path if subvolume.is_subvolume(path) else None
 
 
@@ -29,17 +28,16 @@ def show(place: Layout, one: SnapshotEntry, where: str) -> None:
     """Assemble the read-only tree of a snapshot, if there is none. It appears in one step."""
     if shown_path(one) is not None:
         return
-    assert one.wrapper is not None, one
     folder = place.inner.store / "building"
     discard(folder)
     files.make_directory("BTRFS:NESTED:FOLDER", folder, mode=0o700)
     files.make_directory("BTRFS:NESTED:FOLDER", folder / layout.TREE)
-    tree = folder / layout.TREE / one.wrapper.name
+    tree = folder / layout.TREE / one.folder.name
     make(place, one, tree, where)
     for path in [*nested.find(tree).members, ""]:
         subvolume.set_read_only("BTRFS:NESTED:READONLY", tree / path)
     # A read-only subvolume cannot be renamed into another folder; a folder with one can.
-    files.rename("BTRFS:NESTED:TREE", folder / layout.TREE, one.wrapper / layout.TREE)
+    files.rename("BTRFS:NESTED:TREE", folder / layout.TREE, one.folder / layout.TREE)
 
 
 def make(place: Layout, one: SnapshotEntry, path: Path, where: str) -> None:
@@ -115,8 +113,7 @@ def _no_place(inner: str, where: str, why: str) -> Damaged:
 
 def drop(place: Layout, one: SnapshotEntry) -> None:
     """Delete the assembled tree of a snapshot, if there is one."""
-    assert one.wrapper is not None, one
-    remove(place, one.wrapper / layout.TREE)
+    remove(place, one.folder / layout.TREE)
 
 
 def remove(place: Layout, tree: Path) -> None:
@@ -144,8 +141,7 @@ def discard(folder: Path) -> None:
 
 def inner_parts(one: SnapshotEntry) -> list[str]:
     """The paths of the nested subvolumes that belong to what was set aside."""
-    assert one.wrapper is not None, one
-    ours = {uuid for uuid, _last in layout.read_parts(one.wrapper / layout.PARTS).values()}
+    ours = {uuid for uuid, _last in layout.read_parts(one.folder / layout.PARTS).values()}
     every = subvolume.below_with_info(one.path) if ours else ()
     return [path for path, info in every if info.uuid in ours]
 

@@ -130,8 +130,7 @@ def rollback(
 
     set_aside: called once the volume is no longer in its place.
     """
-    assert target.wrapper is not None
-    link = place.link_target(target.wrapper.name)
+    link = place.link_target(target.folder.name)
     if place.live:
         _refuse_mounted(place, where)
         layout.make_store("BTRFS:ROLLBACK", place, public=True)
@@ -144,7 +143,7 @@ def rollback(
         layout.make_store("BTRFS:ROLLBACK", place, public=True)
         if legible_mirror_id(place) != mirror_id:
             layout.write_mirror_id("BTRFS:ROLLBACK:MIRROR", place, mirror_id)
-        if place.shown_wrapper() != target.wrapper.name:
+        if place.shown_wrapper() != target.folder.name:
             files.switch_link("BTRFS:ROLLBACK:SHOW", link, place.view)
     kept = _keep_set_aside(place, target, keep_as, parts)
     sweep(place)

@@ -17,7 +17,6 @@ import sys
 
 from mirrord.core.errors import Busy, MirrordError, Refused
 from mirrord.drivers.btrfs import layout, subvolume
-from mirrord.drivers.btrfs.ioctl import opened
 from mirrord.drivers.btrfs.layout import Layout
 from mirrord.system import files
 from mirrord.system.deadman import Deadman
@@ -59,7 +58,8 @@ class Freeze:
             _claim(held, where)
             with contextlib.ExitStack() as opening:
                 volumes = [
-                    opening.enter_context(opened(path, os.O_DIRECTORY)) for path in reversed(paths)
+                    opening.enter_context(files.opened(path, os.O_DIRECTORY))
+                    for path in reversed(paths)
                 ]
                 words = [sys.executable, "-I", "-S", "-c", _THAW, *map(str, volumes)]
                 self._deadman = Deadman(words, keep=volumes)
@@ -92,7 +92,7 @@ def thaw(place: Layout, where: str) -> None:
     live, recorded = subvolume.info(place.view), layout.read_frozen(place)
     if recorded[:1] != (live.uuid,):
         return  # of what was set aside
-    with opened(place.frozen_file) as held:
+    with files.opened(place.frozen_file) as held:
         _claim(held, where)
         if live.read_only:
             _thaw(place)

@@ -11,13 +11,13 @@ import errno
 import functools
 import os
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ParamSpec, Protocol, TypeVar
 
 from mirrord.core.errors import IoFailed, MirrordError, Refused
 from mirrord.drivers import refusals
+from mirrord.system.files import opened
 from mirrord.system.native import BtrfsBlocks, BtrfsExtents
 
 SEND_NO_FILE_DATA = 0x1
@@ -91,16 +91,6 @@ def _ioctl(
     if _libc.ioctl(descriptor, request, ctypes.byref(argument)) < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-
-
-@contextmanager
-def opened(path: str | Path, flags: int = os.O_RDONLY, mode: int = 0o777) -> Iterator[int]:
-    """A descriptor of a file or directory, which is closed again."""
-    descriptor = os.open(path, flags | os.O_CLOEXEC, mode)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _ioctl_at(path: str | Path, request: int, argument: ctypes.Array[ctypes.c_char]) -> None:

@@ -100,8 +100,7 @@ def _is_path(path: str) -> bool:
 
 def manifest_of(one: SnapshotEntry) -> Manifest:
     """The members of a snapshot of the store; `Damaged`."""
-    assert one.wrapper is not None, one
-    path = one.wrapper / layout.MEMBERS
+    path = one.folder / layout.MEMBERS
     try:
         found = parse(path.read_text(encoding="ascii"))
     except (OSError, ValueError) as error:

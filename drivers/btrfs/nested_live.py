@@ -87,9 +87,8 @@ def intact(one: SnapshotEntry) -> bool:
     """Whether the nested subvolumes of what was set aside are as they were then. Without the list
     of them nobody knows.
     """
-    assert one.wrapper is not None, one
     there = dict(subvolume.below_with_info(one.path))
-    parts = layout.read_parts(one.wrapper / layout.PARTS)
+    parts = layout.read_parts(one.folder / layout.PARTS)
     if not parts:
         return not there
     return all(

@@ -14,7 +14,6 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
-from mirrord.drivers.btrfs.ioctl import opened
 from mirrord.drivers.btrfs.layout import Layout
 from mirrord.system import files, steps
 
@@ -39,7 +38,7 @@ def keep(place: Layout) -> None:
     steps.reached("BTRFS:RESERVE:MAKE")
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
     # (Everything works without it.)
-    with contextlib.suppress(OSError), opened(path, flags, 0o600) as descriptor:
+    with contextlib.suppress(OSError), files.opened(path, flags, 0o600) as descriptor:
         for number in range(_BYTES // _ATTRIBUTE_BYTES):
             os.setxattr(descriptor, b"user.%d" % number, bytes(_ATTRIBUTE_BYTES))
         os.posix_fallocate(descriptor, 0, _DATA_BYTES)

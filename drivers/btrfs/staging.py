@@ -210,10 +210,9 @@ def _give_record(folder: Path, wrapper: Path) -> None:
 
 def show_it(place: Layout, done: SnapshotEntry, *, again: bool) -> None:
     """Switch the view. again: unless it shows a newer snapshot."""
-    assert done.wrapper is not None
     if again:  # a late repetition must not switch the view back
         current = store.shown(place)
         if current is not None and current.snapshot.order >= done.snapshot.order:
             return
-    target = place.link_target(done.wrapper.name)
+    target = place.link_target(done.folder.name)
     files.switch_link("BTRFS:COMMIT:SHOW", target, place.view)

@@ -27,6 +27,12 @@ class SnapshotEntry(NamedTuple):
     wrapper: Path | None = None
     record: Record | None = None
 
+    @property
+    def folder(self) -> Path:
+        """The wrapper of a snapshot that is known to be in the store."""
+        assert self.wrapper is not None, self
+        return self.wrapper
+
 
 def kept(place: Layout) -> list[SnapshotEntry]:
     """All snapshots in the store, oldest first."""

@@ -22,6 +22,7 @@ from mirrord.core.errors import Refused, Unsupported
 from mirrord.core.text import escaped
 from mirrord.drivers.btrfs import ioctl
 from mirrord.system import steps
+from mirrord.system.files import opened
 
 try:
     import btrfsutil
@@ -264,7 +265,7 @@ def below(path: str | Path) -> Iterator[tuple[str, int]]:
     """(relative path, id) of all subvolumes below the subvolume at `path`; needs root."""
     # A descriptor: an iterator created from a path never closes it (btrfsutil 6.12).
     with (
-        ioctl.opened(path, os.O_DIRECTORY) as folder,
+        opened(path, os.O_DIRECTORY) as folder,
         btrfsutil.SubvolumeIterator(folder) as found,
     ):
         for name, number in found:
@@ -274,7 +275,7 @@ def below(path: str | Path) -> Iterator[tuple[str, int]]:
 def below_with_info(path: str | Path) -> Iterator[tuple[str, Info]]:
     """(relative path, facts) of all subvolumes below the subvolume at `path`; needs root."""
     with (
-        ioctl.opened(path, os.O_DIRECTORY) as folder,  # see `below`
+        opened(path, os.O_DIRECTORY) as folder,  # see `below`
         btrfsutil.SubvolumeIterator(folder, info=True) as found,
     ):
         for name, facts in found:

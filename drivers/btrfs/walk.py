@@ -25,6 +25,7 @@ from mirrord.drivers.btrfs import ioctl, subvolume
 from mirrord.drivers.btrfs.store import SnapshotEntry
 from mirrord.drivers.btrfs.stream import BtrfsSendStream, Checkpoint, Sending
 from mirrord.drivers.snapshottrees import Changed
+from mirrord.system.files import opened
 from mirrord.system.native import BtrfsBlocks, BtrfsChanges, BtrfsExtents
 
 BLOCK_BYTES = 4096
@@ -43,7 +44,7 @@ def delta(
     sent compressed. changes: the files, when they were requested.
     """
     lineal = base is not None and _lineal(live, base, incremental)
-    with ioctl.opened(incremental.path) as descriptor:
+    with opened(incremental.path) as descriptor:
         full = base is not None and (states or not lineal)
         newer_than = base.info.newest_generation if base and not full else 0
         new = _Tree(descriptor, incremental.info.id, newer_than, encoded)
@@ -121,7 +122,7 @@ def changes(
     `known` when it is the base. Addresses are btrfs logical addresses, from which the data of a
     send stream is read; object 1 has the content inside the tree itself, 4 KiB per file.
     """
-    with ioctl.opened(incremental.path) as descriptor:
+    with opened(incremental.path) as descriptor:
         if known is not None and known.guid == base.snapshot.guid:
             old = known.blocks
         else:

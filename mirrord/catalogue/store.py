@@ -41,7 +41,6 @@ _TABLES_OF_A_MIRROR = (
 class MirrorRow(NamedTuple):
     """The state of a mirror; see the table `mirror`."""
 
-    id: str
     state: State
     quiesced: bool
     sequence: int
@@ -97,11 +96,11 @@ class Catalogue(Watchbook, Verifications):
     def mirror(self, mirror_id: str) -> MirrorRow | None:
         """The state of a mirror, or None when it is not in the catalogue."""
         row = self._row(
-            "SELECT id, state, quiesced, sequence, confirmed_ns, accepted, confirmed_guid "
+            "SELECT state, quiesced, sequence, confirmed_ns, accepted, confirmed_guid "
             "FROM mirror WHERE id = ?",
             mirror_id,
         )
-        return MirrorRow(row[0], State(row[1]), bool(row[2]), *row[3:]) if row else None
+        return MirrorRow(State(row[0]), bool(row[1]), *row[2:]) if row else None
 
     def add_mirror(self, mirror_id: str, state: State) -> MirrorRow:
         """Add a mirror; an existing one is left as it is."""

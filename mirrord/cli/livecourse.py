@@ -9,7 +9,7 @@ from typing import NamedTuple
 from rich.text import Text
 
 from mirrord.core.live import LiveReading, LiveStatus
-from mirrord.core.units import format_duration, format_size
+from mirrord.core.units import format_duration, format_size, format_us
 
 _BARS = "▁▂▃▄▅▆▇█"
 #: Columns that are kept.
@@ -90,9 +90,9 @@ class LiveCourse:
             text.append(f" {band.words}   ")
         lags = [each.lag_bytes for each in shown]
         _row(text, "lag", lags, format_size)
-        _row(text, "", [each.lag_us for each in shown], _time)
+        _row(text, "", [each.lag_us for each in shown], format_us)
         _row(text, "M", [each.limit_bytes for each in shown], format_size)
-        _row(text, "latency", [each.latency_us for each in shown], _time)
+        _row(text, "latency", [each.latency_us for each in shown], format_us)
         return text
 
 
@@ -113,9 +113,3 @@ def _row(text: Text, name: str, values: Sequence[int], words: Callable[[int], st
     )
     text.append(f"\n  {name:<{_INDENT - 2}}{bars}\n")
     text.append(f"{'':<{_INDENT}}now {words(values[-1])}, at most {words(most)}", style="dim")
-
-
-def _time(microseconds: int) -> str:
-    if microseconds < 1000:
-        return f"{microseconds} us"
-    return format_duration(microseconds / 1e6)

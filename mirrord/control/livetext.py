@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mirrord.core.live import EXTENT_BYTES
-from mirrord.core.units import format_duration, format_size
+from mirrord.core.units import format_size, format_us
 from mirrord.system.clock import format_moment
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def details(reading: LiveReading) -> list[str]:
     if primary.writes:
         lines.append(f"  latency      {latencies(primary)}")
     if primary.outstanding_requests:
-        size, oldest = format_size(primary.outstanding_bytes), _time(primary.oldest_us)
+        size, oldest = format_size(primary.outstanding_bytes), format_us(primary.oldest_us)
         count = primary.outstanding_requests
         lines.append(f"  unanswered   {count} requests, {size}, the oldest for {oldest}")
     lines.append(f"  tracked      {format_size(primary.tracked_extents * EXTENT_BYTES)}")
@@ -63,9 +63,9 @@ def _window(primary: LiveStatus) -> str:
     if primary.lag_limit_bytes < primary.window_bytes:
         limit = f"{format_size(primary.lag_limit_bytes)} (at most {limit})"
     if primary.window_us:
-        limit = f"{_time(primary.window_us)} (and {limit})"
+        limit = f"{format_us(primary.window_us)} (and {limit})"
     full = "; full, writes wait" if primary.window_full else ""
-    used = f"{format_size(primary.lag_bytes)}, {_time(primary.lag_us)} behind"
+    used = f"{format_size(primary.lag_bytes)}, {format_us(primary.lag_us)} behind"
     return f"{used}, of {limit}{full}"
 
 
@@ -76,7 +76,7 @@ def window(reading: LiveReading | None) -> str:
         return ""
     lag = format_size(primary.lag_bytes)
     if primary.window_us:
-        return f"{lag}, {_time(primary.lag_us)} of {_time(primary.window_us)}"
+        return f"{lag}, {format_us(primary.lag_us)} of {format_us(primary.window_us)}"
     return f"{lag} of {format_size(primary.lag_limit_bytes)}"
 
 
@@ -84,7 +84,7 @@ def latencies(primary: LiveStatus) -> str:
     """Percentiles of the last seconds, local and for the client."""
     shares = "/".join(map(str, (50, 95, 99)))
     local, mirrored = (
-        "/".join(_time(each) for each in found) for found in (primary.local_us, primary.mirrored_us)
+        "/".join(map(format_us, found)) for found in (primary.local_us, primary.mirrored_us)
     )
     return f"local {local}, mirrored {mirrored} ({shares} %)"
 
@@ -101,9 +101,3 @@ def rates(before: LiveReading, now: LiveReading) -> str:
     )
     writes = round((new.writes - old.writes) / passed_s)
     return f"{writes} writes/s, {written} written, {sent} sent, of these {copied} copied"
-
-
-def _time(microseconds: int) -> str:
-    if microseconds < 1000:
-        return f"{microseconds} us"
-    return format_duration(microseconds / 1e6)

@@ -238,12 +238,6 @@ class InvariantError(MirrordError):
         super().__init__(what, hint="This is a bug in mirrord: please report it, with --debug.")
 
 
-def require(condition: bool, what: str) -> None:
-    """Stop before damage is done when an invariant does not hold (also under `python -O`)."""
-    if not condition:
-        raise InvariantError(what)
-
-
 def pack_error(error: MirrordError) -> dict[str, object]:
     """An error with all of its text for users, for JSON or msgpack.
 

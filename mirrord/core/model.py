@@ -186,11 +186,6 @@ class Divergence(NamedTuple):
     total_changes: int
     newer_snapshots: tuple[str, ...] = ()
 
-    @property
-    def empty(self) -> bool:
-        """Nothing would be lost."""
-        return self.changed_bytes == 0 and self.total_changes == 0 and not self.newer_snapshots
-
 
 class ReceiveRequest(NamedTuple):
     """What a receiver is going to receive. `transfer_id` names the staging.

@@ -70,12 +70,6 @@ class Relationship(NamedTuple):
             "in_sync_until_ns": self.in_sync_until_ns,
         }
 
-    def raised(self, intent: Intent, *, source: str | None = None) -> Relationship:
-        """The record of the next epoch."""
-        return self._replace(
-            epoch=self.epoch + 1, intent=intent, source=source or self.source, in_sync_until_ns=None
-        )
-
 
 class Fence(NamedTuple):
     """What a call that changes a volume carries: its mirror, and the epoch it assumes."""

@@ -103,3 +103,8 @@ def format_few(names: Sequence[str], shown: int = 3) -> str:
     """The first of them, and how many more there are: `a, b, c and 2 more`."""
     rest = f" and {len(names) - shown} more" if len(names) > shown else ""
     return ", ".join(names[:shown]) + rest
+
+
+def format_us(microseconds: int) -> str:
+    """A duration that may be short: below a millisecond in us."""
+    return f"{microseconds} us" if microseconds < 1000 else format_duration(microseconds / 1e6)

@@ -59,11 +59,6 @@ class Fanout:
             for key in [key for key in self._readings if key[0] == name]:
                 del self._readings[key]
 
-    @property
-    def idle(self) -> bool:
-        """Whether no verb is running, and nothing is kept."""
-        return not (self._busy or self._taken or self._readings)
-
     def offered(self, source: Driver, since_s: float) -> Snapshot | None:
         """A reference snapshot that another mirror began to take after that moment (monotonic)."""
         with self._guard:

@@ -196,11 +196,11 @@ class Mirror:
         if row is not None:
             return row
         if facts is None or facts.role is Role.ABSENT:
-            return MirrorRow(self.id, State.UNINITIALIZED, False, 0, 0)
+            return MirrorRow(State.UNINITIALIZED, False, 0, 0)
         snapshots = self.destination.snapshots()
         confirmed = _confirmed(facts, snapshots)
         state = self._state_at_ends(facts, snapshots)
-        return MirrorRow(self.id, state, False, 0, confirmed.at_ns, confirmed_guid=confirmed.guid)
+        return MirrorRow(state, False, 0, confirmed.at_ns, confirmed_guid=confirmed.guid)
 
     def outdated(self, listed: list[Snapshot] | None = None) -> bool:
         """Whether the catalogue was older than the volumes (it was restored from a backup): they

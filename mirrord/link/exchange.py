@@ -410,11 +410,6 @@ class Exchange:
         self._carrier.budget.give(given)
 
     @property
-    def _held_bytes(self) -> int:
-        """Bytes that arrived, and whose credit was not returned yet."""
-        return self._inlet.held()
-
-    @property
     def settled(self) -> bool:
         """Whether an answer, or an error, has come."""
         with self._changed:

@@ -81,7 +81,11 @@ def _faults(mirror: LiveMirror, found: LiveReading, state: State) -> list[Findin
         faults.append(full_window(primary))
     elif primary.is_semi_sync and primary.connected:
         pass
-    elif not _keeps_up(primary) and _wanted(mirror, primary) is not Mode.ASYNC:
+    elif (
+        not primary.in_sync
+        and not primary.is_semi_sync
+        and _wanted(mirror, primary) is not Mode.ASYNC
+    ):
         since = f" since {clock.format_moment(primary.since * 10**9)}" if primary.since else ""
         why = f": {primary.reason}" if primary.reason else ""
         text = f"the ends are out of sync{since}{why}"
@@ -107,10 +111,6 @@ def _wanted(mirror: LiveMirror, primary: LiveStatus) -> Mode:
     """The mode that its policy wants. What another than a fixed one has decided is no fault."""
     policy = mirror.definition.policy
     return Mode(policy if policy in FIXED else primary.mode or Mode.SYNC)
-
-
-def _keeps_up(primary: LiveStatus) -> bool:
-    return primary.in_sync or primary.is_semi_sync
 
 
 def _faults_of(end: Live, status: LiveStatus | None, kind: AlarmKind) -> list[Finding]:

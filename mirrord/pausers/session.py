@@ -95,11 +95,6 @@ class Guard(Guarding):
             )
         self._rest = b""
 
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
     def ready(self, check: Callable[[], None]) -> None:
         """See `Guarding.ready`."""
         self._answer("ready", LOCK_WAIT_S + _START_S, check)

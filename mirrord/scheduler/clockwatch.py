@@ -16,12 +16,11 @@ _STEPS_KEPT = 64
 
 
 class Jump(NamedTuple):
-    """The wall clock went by this many seconds more (or less) than really passed.
+    """The wall clock went more (or less) than really passed.
 
     text: for people. over: an earlier jump was taken back: the clock is right again.
     """
 
-    by_s: float
     text: str
     over: bool
 
@@ -59,7 +58,7 @@ class ClockWatch:
         over = abs(self.away_s) < self.tolerance_s
         if over:
             self.away_s = 0.0
-        return Jump(by_s, f"it moved {direction} by {format_duration(abs(by_s))} in one step", over)
+        return Jump(f"it moved {direction} by {format_duration(abs(by_s))} in one step", over)
 
 
 class WallTimes:

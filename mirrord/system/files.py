@@ -21,7 +21,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @contextmanager
-def _opened(path: str | Path, flags: int, mode: int = 0o777) -> Iterator[int]:
+def opened(path: str | Path, flags: int = os.O_RDONLY, mode: int = 0o777) -> Iterator[int]:
+    """A descriptor of a file or directory, which is closed again."""
     descriptor = os.open(path, flags | os.O_CLOEXEC, mode)
     try:
         yield descriptor
@@ -44,19 +45,19 @@ def stamp(path: str | Path) -> tuple[int, ...] | None:
 
 def sync_directory(path: str | Path) -> None:
     """Make the entries of a directory durable."""
-    with _opened(path, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+    with opened(path, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
         os.fsync(descriptor)
 
 
-def sync_filesystem(op: str, path: str | Path, opened: int = -1) -> None:
+def sync_filesystem(op: str, path: str | Path, held: int = -1) -> None:
     """Make everything written to the file system of `path` durable (syncfs).
 
-    opened: a descriptor of it. All data that could not be written since it was opened is an error;
+    held: a descriptor of it. All data that could not be written since it was opened is an error;
     without it, an error that another program was told of is not reported again.
     """
     steps.reached(op)
-    with _opened(path, os.O_RDONLY) as descriptor:
-        if _libc.syncfs(opened if opened >= 0 else descriptor) != 0:
+    with opened(path, os.O_RDONLY) as descriptor:
+        if _libc.syncfs(held if held >= 0 else descriptor) != 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number), str(path))
 
@@ -64,7 +65,7 @@ def sync_filesystem(op: str, path: str | Path, opened: int = -1) -> None:
 def sync_device(op: str, path: str | Path) -> None:
     """Make everything written to a block device through the page cache durable."""
     steps.reached(op)
-    with _opened(path, os.O_RDONLY) as descriptor:
+    with opened(path, os.O_RDONLY) as descriptor:
         os.fsync(descriptor)
 
 
@@ -79,7 +80,7 @@ def write_atomic(
     beside = path.with_name(f".{path.name}.new")
     steps.reached(f"{op}:WRITE")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-    with _opened(beside, flags, mode) as descriptor:
+    with opened(beside, flags, mode) as descriptor:
         view = memoryview(data)
         while view:
             view = view[os.write(descriptor, view) :]
@@ -131,7 +132,7 @@ def switch_link(op: str, target: str, link: str | Path) -> None:
 def make_sparse(op: str, path: str | Path, size: int) -> None:
     """Create a file of that size without data, which must not exist; durable on return."""
     steps.reached(op)
-    with _opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600) as descriptor:
+    with opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600) as descriptor:
         os.ftruncate(descriptor, size)
         os.fsync(descriptor)
     sync_directory(Path(path).parent)

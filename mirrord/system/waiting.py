@@ -143,11 +143,8 @@ class Waiting:
 
     def readable(self, descriptor: int) -> None:
         """Wait until a pipe is readable, or has ended."""
-        self._ready(descriptor, select.POLLIN)
-
-    def _ready(self, descriptor: int, what: int) -> None:
         poll = select.poll()
-        poll.register(descriptor, what)
+        poll.register(descriptor, select.POLLIN)
         self.until(lambda left_s: bool(poll.poll(None if left_s is None else left_s * 1000)))
 
 

@@ -20,6 +20,7 @@ from mirrord.drivers.block.driver import BlockDriver
 from mirrord.drivers.block.volume import Volume
 from mirrord.system import steps
 from tests.contract.flows import MIRROR, mirror
+from tests.support.blocks import read_snapshot
 
 SIZE = 4 << 20
 
@@ -203,7 +204,7 @@ def test_a_program_in_this_process_learns_of_a_freeze_and_of_a_switch(pair: Pair
         opened.write(0, b"late")
     opened.close()
     [kept] = pair.kept()
-    assert Volume.open(pair.place).read_snapshot(kept.guid, 0, 13) == b"beforebetween"
+    assert read_snapshot(Volume.open(pair.place), kept.guid, 0, 13) == b"beforebetween"
     assert pair.begins() == b"second"
 
 
@@ -290,7 +291,7 @@ def test_a_rollback_can_be_broken_at_each_step(pair: Pair) -> None:
             assert pair.begins() == b"theirs" and not pair.kept()
         assert driver.rollback(pair.second.guid, mirror_id=MIRROR, keep_as="k") == "k"
         [kept] = pair.kept()
-        assert Volume.open(pair.place).read_snapshot(kept.guid, 0, 6) == b"theirs"
+        assert read_snapshot(Volume.open(pair.place), kept.guid, 0, 6) == b"theirs"
         assert pair.begins() == b"second"
         assert check_volume(pair.place).findings == []
         driver.reinstate("k")

@@ -17,6 +17,7 @@ from mirrord.drivers.block.driver import BlockDriver
 from mirrord.drivers.block.volume import Volume
 from mirrord.system import steps
 from tests.contract.flows import MIRROR, mirror, request, stage, whole_stream
+from tests.support.blocks import read_snapshot
 
 SIZE = 3 << 20
 
@@ -129,7 +130,7 @@ def test_a_users_snapshot_at_the_destination_is_not_deleted_for_its_blocks(pair:
     destination.rollback(pair.base.guid, mirror_id=MIRROR, keep_as="kept")
     with pytest.raises(Refused, match="'mine', which a user took here"):
         pair.updates(8)
-    assert Volume.open(pair.destination).read_snapshot(mine.guid, 0, SIZE) == content
+    assert read_snapshot(Volume.open(pair.destination), mine.guid, 0, SIZE) == content
     with pytest.raises(Refused, match="belongs to a mirror"):
         volumes.delete_snapshot(pair.destination, pair.base.name)
     volumes.delete_snapshot(pair.destination, "mine")

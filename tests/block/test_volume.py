@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from mirrord.core.errors import (
     Busy,
     Damaged,
+    InvariantError,
     IoFailed,
     MirrordError,
     NoSpace,
@@ -32,6 +33,7 @@ from mirrord.drivers.block.check import check_volume
 from mirrord.drivers.block.driver import BlockDriver
 from mirrord.drivers.block.volume import Volume
 from tests.contract.flows import MIRROR, mirror, request
+from tests.support.blocks import read_snapshot
 
 SIZE = 3 << 20
 ranges = st.tuples(st.integers(0, SIZE), st.integers(0, 40_000)).map(
@@ -80,7 +82,7 @@ def test_a_volume_is_a_bytearray_with_snapshots(
                 volume = Volume.open(path, writable=True)
         assert volume.read(0, SIZE) == model
         for guid, content in kept.items():
-            assert volume.read_snapshot(guid, 0, SIZE) == content
+            assert read_snapshot(volume, guid, 0, SIZE) == content
         volume.close()
         assert check_volume(path).findings == []
 
@@ -156,12 +158,12 @@ def test_a_root_record_that_is_torn_is_named_and_left_alone(volume: Path, spoil:
 def test_blocks_of_a_snapshot_are_never_overwritten(volume: Path) -> None:
     with Volume.open(volume) as opened:
         [one] = opened.snapshots()
-        before = opened.read_snapshot(one.guid, 0, SIZE)
+        before = read_snapshot(opened, one.guid, 0, SIZE)
     made = random.Random(4)
     for _ in range(40):
         with Volume.open(volume, writable=True) as opened:
             opened.write(made.randrange(SIZE - 60_000), made.randbytes(60_000))
-            assert opened.read_snapshot(one.guid, 0, SIZE) == before
+            assert read_snapshot(opened, one.guid, 0, SIZE) == before
     assert check_volume(volume).findings == []
 
 
@@ -186,7 +188,7 @@ def test_hundreds_of_snapshots_are_as_quick_as_one(tmp_path: Path) -> None:
         assert len(opened.snapshots()) == 300
     with Volume.open(tmp_path / "v") as opened:
         newest = opened.snapshots()[-1]
-        assert opened.read_snapshot(newest.guid, 299 << 30, 1) == b"x"
+        assert read_snapshot(opened, newest.guid, 299 << 30, 1) == b"x"
     assert check_volume(tmp_path / "v").findings == []
 
 
@@ -310,7 +312,7 @@ def test_after_a_break_both_sides_write_and_neither_uses_the_others_numbers(
     mirror(source, destination, base, "next")
     [kept] = [s for s in destination.snapshots() if s.name == "kept"]
     with Volume.open(tmp_path / "d") as opened:
-        assert opened.read_snapshot(kept.guid, 0, SIZE) == theirs
+        assert read_snapshot(opened, kept.guid, 0, SIZE) == theirs
         assert opened.read(0, SIZE) == Volume.open(tmp_path / "s").read(0, SIZE)
     assert check_volume(tmp_path / "d").findings == []
 
@@ -399,3 +401,16 @@ def test_a_folder_comes_back_from_the_tar_stream_and_nothing_escapes(tmp_path: P
         with pytest.raises(IoFailed):
             owner.export_tar(opened, None, again)
     assert list(outside.iterdir()) == [] and not (tmp_path / "up").exists()
+
+
+def test_a_block_is_neither_allocated_nor_freed_twice(tmp_path: Path) -> None:
+    with Volume.create(tmp_path / "v", SIZE) as opened:
+        opened.write(0, b"x")
+        opened.flush()
+        held = opened.image.map
+        address = next(one for one in range(1, 9) if held.bits(0, 0) >> one & 1)
+        with pytest.raises(InvariantError, match="twice"):
+            held.set_run(address, 1)
+        free = next(one for one in range(1, 99) if not held.bits(0, 0) >> one & 1)
+        with pytest.raises(InvariantError, match="twice"):
+            held.clear_run(free, 1)

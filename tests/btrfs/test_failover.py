@@ -22,6 +22,7 @@ from mirrord.system import steps
 from tests.btrfs.pair import MIRROR, Pair, request, same, stream_of, update
 from tests.support import btrfs
 from tests.support.service import until
+from tests.support.snapshots import is_empty
 
 _FREEZE_AND_DIE = """\
 import os, signal, sys
@@ -356,7 +357,7 @@ def test_a_received_snapshot_passes_on_the_identity_it_came_with(pair: Pair) -> 
 def test_divergence_names_the_files_and_leaves_no_trace(pair: Pair) -> None:
     base = pair.initialize()
     pair.destination.promote()
-    assert pair.destination.divergence(base.guid).empty
+    assert is_empty(pair.destination.divergence(base.guid))
     for number in range(20):
         (pair.view / f"extra{number:02}").write_bytes(b"x" * 5000)
     (pair.view / "big").unlink()

@@ -13,6 +13,7 @@ from mirrord.drivers.block.driver import BlockDriver
 from mirrord.drivers.block.volume import Volume
 from mirrord.drivers.contract import Driver
 from tests.contract.lab import Lab
+from tests.support.blocks import read_snapshot
 from tests.support.processes import freeze_and_die, writer
 
 SIZE_BYTES = 16 << 20
@@ -90,7 +91,7 @@ class BlockLab:
             if guid is None:
                 area = volume.read(_WRITTEN_AT, 1000)
             else:
-                area = volume.read_snapshot(guid, _WRITTEN_AT, 1000)
+                area = read_snapshot(volume, guid, _WRITTEN_AT, 1000)
         return {number for number, byte in enumerate(area) if byte == 1}
 
     def freeze_and_die(self, driver: Driver) -> None:
@@ -107,7 +108,7 @@ class BlockLab:
         digest = hashlib.sha256()
         with Volume.open(driver.location) as volume:
             for offset in range(0, volume.size_bytes, _PIECE):
-                digest.update(volume.read_snapshot(guid, offset, _PIECE))
+                digest.update(read_snapshot(volume, guid, offset, _PIECE))
         return digest.hexdigest()
 
     def own_snapshot(self, driver: Driver, name: str) -> None:

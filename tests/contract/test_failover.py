@@ -8,6 +8,7 @@ from mirrord.core.errors import Refused
 from mirrord.core.model import Role, SnapshotKind
 from tests.contract.flows import MIRROR, initialized, mirror, request, stage, volumes
 from tests.contract.lab import Lab
+from tests.support.snapshots import is_empty
 
 # Failing over and back
 
@@ -30,11 +31,11 @@ def test_rollback_shows_what_is_lost_and_keeps_it(lab: Lab) -> None:
     source, destination, base = initialized(lab)
     common = lab.content(destination)
     destination.promote()
-    assert destination.divergence(base.guid).empty
+    assert is_empty(destination.divergence(base.guid))
     lab.change(destination, 7)
     losing = lab.content(destination)
     lost = lab.destination().divergence(base.guid)
-    assert not lost.empty and lost.changed_bytes > 0 and lost.total_changes > 0
+    assert not is_empty(lost) and lost.changed_bytes > 0 and lost.total_changes > 0
     for _ in range(2):
         name = lab.destination().rollback(base.guid, mirror_id=MIRROR, keep_as="diverged.1")
         assert name == "diverged.1"

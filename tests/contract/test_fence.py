@@ -15,6 +15,7 @@ from mirrord.wire.methods import METHODS
 from tests.contract.flows import MIRROR, initialized, request, volumes
 from tests.contract.lab import Lab
 from tests.contract.test_relationship import FIRST
+from tests.support.records import raised
 
 #: Every method that changes a volume, with words that fit. `relate` has the epoch among its words.
 CALLS: dict[str, Callable[[Driver, str], object]] = {
@@ -53,7 +54,7 @@ def test_nothing_is_changed_in_an_epoch_that_is_over(lab: Lab, which: str) -> No
     source, destination, base = initialized(lab)
     driver = {"source": source, "destination": destination}[which]
     driver.relate(FIRST, 0)
-    driver.relate(FIRST.raised(Intent.BROKEN_OFF), 1)
+    driver.relate(raised(FIRST, Intent.BROKEN_OFF), 1)
     late = lab.source() if which == "source" else lab.destination()
     late.fence = Fence(MIRROR, 1)
     before = late.facts(), late.snapshots(), late.relationships(), lab.content(late)
@@ -87,7 +88,7 @@ def test_nothing_is_changed_in_an_epoch_that_is_over(lab: Lab, which: str) -> No
 
 def test_fencing_one_mirror_does_not_affect_another(lab: Lab) -> None:
     source, _destination, base = initialized(lab)
-    source.relate(FIRST.raised(Intent.MIRRORED), 0)
+    source.relate(raised(FIRST, Intent.MIRRORED), 0)
     other = lab.source()
     other.fence = Fence("m2", 1)
     other.pin("m2", [base.guid])

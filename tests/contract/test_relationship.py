@@ -8,6 +8,7 @@ from mirrord.core.errors import Fenced
 from mirrord.core.relationship import Intent, Relationship, SiteRecord
 from tests.contract.flows import MIRROR, initialized, mirror
 from tests.contract.lab import Lab
+from tests.support.records import raised
 
 FIRST = Relationship(
     MIRROR,
@@ -37,14 +38,14 @@ def test_a_record_is_there_for_whoever_asks(lab: Lab) -> None:
 def test_only_who_knows_the_epoch_raises_it(lab: Lab) -> None:
     source, _destination, _base = initialized(lab)
     source.relate(FIRST, 0)
-    second = FIRST.raised(Intent.BROKEN_OFF)
+    second = raised(FIRST, Intent.BROKEN_OFF)
     assert second.epoch == 2
     with pytest.raises(Fenced):
         source.relate(second, 0)
     with pytest.raises(Fenced):
         source.relate(second, 2)
     source.relate(second, 1)
-    for late in (FIRST, second._replace(source="secondary"), FIRST.raised(Intent.MIRRORED)):
+    for late in (FIRST, second._replace(source="secondary"), raised(FIRST, Intent.MIRRORED)):
         with pytest.raises(Fenced):
             lab.source().relate(late, 1)
     with pytest.raises(Fenced):  # the same epoch, but told otherwise
@@ -60,7 +61,7 @@ def test_the_relationship_record_is_kept_when_the_volume_changes_its_role(lab: L
     destination.promote()
     assert lab.destination().relationships() == {MIRROR: FIRST}
     lab.change(lab.destination(), 3)
-    second = FIRST.raised(Intent.MIRRORED)
+    second = raised(FIRST, Intent.MIRRORED)
     lab.destination().relate(second, 1)
     lab.destination().rollback(base.guid, mirror_id=MIRROR, keep_as="diverged.1")
     assert lab.destination().relationships() == {MIRROR: second}

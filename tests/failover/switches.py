@@ -22,6 +22,7 @@ from mirrord.core.model import Role, SnapshotKind
 from mirrord.drivers.block.volume import Volume
 from mirrord.drivers.contract import Driver
 from tests.support import btrfs
+from tests.support.blocks import read_snapshot
 from tests.support.labs import open_lab
 from tests.support.places import driver_at
 from tests.support.verbs import Service
@@ -84,7 +85,7 @@ def read_lines(driver: Driver, guid: str | None) -> set[int]:
             found = (
                 volume.read(_AT, 8 * _ROOM)
                 if guid is None
-                else volume.read_snapshot(guid, _AT, 8 * _ROOM)
+                else read_snapshot(volume, guid, _AT, 8 * _ROOM)
             )
         return {one - 1 for (one,) in struct.iter_unpack("<Q", found) if one}
     path = driver.facts().view

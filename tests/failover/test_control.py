@@ -14,6 +14,7 @@ from mirrord.core.relationship import Intent, Relationship
 from mirrord.drivers.contract import Driver
 from mirrord.system import steps
 from tests.contract.lab import Lab
+from tests.support.records import raised
 from tests.support.world import NAME, World
 
 #: Each verb that looks at the ends, with what comes of it while the mirror works: the status, or
@@ -238,8 +239,8 @@ def test_a_verb_at_work_is_fenced_out_by_a_takeover(world: World) -> None:
 def test_ends_that_contradict_each_other_wait_for_the_owner(world: World, verb: str) -> None:
     in_third_epoch(world)
     here, there = records(world)
-    world.lab.source().relate(here.raised(Intent.MIRRORED), 3)
-    world.lab.destination().relate(there.raised(Intent.BROKEN_OFF), 3)
+    world.lab.source().relate(raised(here, Intent.MIRRORED), 3)
+    world.lab.destination().relate(raised(there, Intent.BROKEN_OFF), 3)
     before = _all(world)
     call, _expected = VERBS[verb]
     if verb not in ("break", "resync", "reverse"):

@@ -142,7 +142,7 @@ def test_a_reader_that_stands_still_holds_up_no_other_call_and_no_cancellation(
             send_all(exchange, piped(os.urandom(1 << 20) * 40), CHUNK_BYTES_MAX)
         assert time.monotonic() - began_s < 20
         assert client.call("say", 1, timeout_s=PATIENCE_S) == [1]
-        assert max(one._held_bytes for one in server._exchanges.values()) <= 8 << 20
+        assert max(one._inlet.held() for one in server._exchanges.values()) <= 8 << 20
         began_s = time.monotonic()
         assert exchange.cancel()
         assert time.monotonic() - began_s < 20

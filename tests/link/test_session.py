@@ -161,9 +161,9 @@ def test_a_reader_that_stands_still_holds_up_its_own_stream_only() -> None:
     with pair(echo) as (client, _server):
         slow = client.begin("give", 60 << 20)
         assert len(slow.read())
-        until(lambda: slow._held_bytes >= exchanges.WINDOW_BYTES - (1 << 20))
+        until(lambda: slow._inlet.held() >= exchanges.WINDOW_BYTES - (1 << 20))
         assert client.call("say", 1) == ["say", 1]
-        assert slow._held_bytes <= exchanges.WINDOW_BYTES
+        assert slow._inlet.held() <= exchanges.WINDOW_BYTES
         slow.cancel()
 
 

@@ -39,7 +39,7 @@ guard = Guard(Order([sys.argv[1]], float(sys.argv[3]), [], sys.argv[2]))
 guard.ready(lambda: None)
 if sys.argv[4] == "paused":
     guard.pause()
-print(guard.pid, flush=True)
+print(guard._process.pid, flush=True)
 time.sleep(60)
 """
 
@@ -105,7 +105,7 @@ def test_the_guard_is_killed(app: Cgroup, record: Path) -> None:
     app.python("import time; time.sleep(100)")
     guard = started(order(record, f"cgroup:{app.name}"))
     guard.pause()
-    os.kill(guard.pid, signal.SIGKILL)
+    os.kill(guard._process.pid, signal.SIGKILL)
     with pytest.raises(PauseFailed, match="has ended"):
         guard.resume()
     guard.close()
@@ -120,7 +120,7 @@ def test_a_program_that_outlives_its_guard_is_waited_for(record: Path, tmp_path:
     guard = started(order(record, f"hook:{made}"))
     guard.ask_pause()
     until(began.exists)
-    os.kill(guard.pid, signal.SIGKILL)
+    os.kill(guard._process.pid, signal.SIGKILL)
     with pytest.raises(PauseFailed, match="has ended"):
         guard.paused()
     [left] = resume_left(record, 0)
@@ -138,7 +138,7 @@ def test_what_a_program_leaves_running_is_not_waited_for(record: Path, tmp_path:
     made = program(tmp_path, f"if [ $1 = pause ]; then {session}; else {resume}; fi")
     guard = started(order(record, f"hook:{made}"))
     guard.pause()
-    os.kill(guard.pid, signal.SIGKILL)
+    os.kill(guard._process.pid, signal.SIGKILL)
     guard.close()
     assert resumed.exists() and not record.exists()
 
@@ -161,7 +161,7 @@ def test_a_signal_for_all_does_not_end_the_guard(app: Cgroup, record: Path) -> N
     guard = started(order(record, f"cgroup:{app.name}"))
     guard.pause()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        os.kill(guard.pid, number)
+        os.kill(guard._process.pid, number)
     assert app.frozen()
     guard.resume()
     guard.close()

@@ -101,7 +101,7 @@ def test_the_guard_is_killed(image: Mirror, client: Client, record: Path) -> Non
     guard.pause()
     client.send(1, 1, BLOCK, b"1" * BLOCK)
     assert held(client)
-    os.kill(guard.pid, signal.SIGKILL)
+    os.kill(guard._process.pid, signal.SIGKILL)
     assert client.answer() == (1, 0)
     guard.close()
     assert not record.exists()
@@ -112,14 +112,14 @@ def test_the_guard_hangs(image: Mirror, client: Client, record: Path) -> None:
     guard = started(order(record, f"live:{image.source.path}", max_s=2))
     began_s = time.monotonic()
     guard.pause()
-    os.kill(guard.pid, signal.SIGSTOP)
+    os.kill(guard._process.pid, signal.SIGSTOP)
     try:
         client.send(1, 1, BLOCK, b"1" * BLOCK)
         assert client.answer() == (1, 0)
         assert time.monotonic() - began_s >= 2
         guard.ask_resume()
     finally:
-        os.kill(guard.pid, signal.SIGCONT)
+        os.kill(guard._process.pid, signal.SIGCONT)
     with pytest.raises(PauseFailed, match="ended before the snapshots were taken"):
         guard.resumed()
     guard.close()

@@ -118,5 +118,5 @@ def test_one_odd_run_does_not_upset_the_plan() -> None:
 def test_any_history_makes_a_plan(target_s: float, runs: list[Run]) -> None:
     plan = plan_lag(target_s, runs)
     assert 1 <= plan.wait_s <= max(target_s, 1)
-    assert plan.expected_s >= 0 and plan.best_s >= 0 and plan.why
+    assert plan.best_s >= 0 and plan.why
     assert plan.feasible == (plan.best_s <= target_s)

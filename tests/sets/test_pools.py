@@ -27,6 +27,7 @@ from tests.contract.test_relationship import FIRST
 from tests.crash.faults import labels
 from tests.support.agents import Agents, agents
 from tests.support.labs import MACHINE_SETS, open_lab
+from tests.support.records import raised
 from tests.support.service import PATIENCE_S
 from tests.support.verbs import Service
 from tests.zfsvm.guest import Guest
@@ -102,7 +103,7 @@ def made_ns(subvolume: Path) -> int:
 @pytest.mark.parametrize("late", range(3))
 def test_a_member_of_a_later_epoch_keeps_all_from_being_taken(lab: SetLab, late: int) -> None:
     end = lab.source()
-    end.drivers[late].relate(FIRST.raised(Intent.MIRRORED), 0)
+    end.drivers[late].relate(raised(FIRST, Intent.MIRRORED), 0)
     end.fence = Fence(MIRROR, 1)
     with pytest.raises(Fenced):
         end.take_snapshot("one")

@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 from mirrord.core import names
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import (
-    InvariantError,
     MirrordError,
     UsageError,
-    require,
 )
 from mirrord.core.names import MIRROR_NAME, check_mirror_name, snapshot_name
 from mirrord.core.units import format_duration, format_size, parse_duration, parse_size
@@ -154,9 +152,3 @@ def all_errors() -> list[type[MirrordError]]:
 def test_error_codes_are_unique() -> None:
     codes = [each.code for each in all_errors()]
     assert len(codes) == len(set(codes))
-
-
-def test_an_invariant_that_fails_stops() -> None:
-    require(True, "fine")
-    with pytest.raises(InvariantError):
-        require(False, "not so")

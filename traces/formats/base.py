@@ -56,6 +56,4 @@ class Format:
     )
     #: Options (of `ReadOptions`) that apply to it, besides those of all formats.
     takes: tuple[str, ...] = ()
-    #: Whether a recording consists of several files next to each other.
-    siblings: bool = False
     unsure: bool = False

@@ -69,7 +69,7 @@ FORMATS = (
         "blktrace", "blktrace's binary files, one for each processor (Linux)",
         lambda sample: sample.data[:4] == b"\x07\x74\x61\x65" and len(sample.data) >= 48,
         _blktrace, lambda _sample, parser: parser.epoch,
-        takes=("only",), siblings=True,
+        takes=("only",),
     ),
     Format(
         "srt", "HP's SRT 1.3 (DiskSim: hpl)",

@@ -119,6 +119,12 @@ class Place(NamedTuple):
         return self.here or self.fresh
 
     @property
+    def there(self) -> Dataset:
+        """`here`, of a volume that is known to exist."""
+        assert self.here is not None, self
+        return self.here
+
+    @property
     def mark(self) -> Mark:
         """The mark of the volume; an empty one when there is none."""
         found = self.volume.mark if self.volume else None

@@ -11,7 +11,7 @@ from mirrord.drivers import refusals
 from mirrord.drivers.zfs.commands import command
 from mirrord.drivers.zfs.dataset import marks, mounting, names
 from mirrord.drivers.zfs.dataset.marks import Mark
-from mirrord.drivers.zfs.dataset.place import Dataset, Place, look
+from mirrord.drivers.zfs.dataset.place import Place, look
 from mirrord.drivers.zfs.failover import failover
 from mirrord.drivers.zfs.snapshots import listing_cache
 from mirrord.drivers.zfs.snapshots.listing import Listing
@@ -21,7 +21,7 @@ def begin(place: Place, found: Listing, wanted: str, where: str) -> str:
     """See `Driver.begin_test`; returns the clone's name."""
     there = find(place, where)
     if there and wanted in ("", there):
-        mounting.mount("ZFS:COPY:MOUNT", _dataset(there, where))
+        mounting.mount("ZFS:COPY:MOUNT", look(there, where).there)
         return there
     if there:
         raise refusals.other_copy(where, there)
@@ -72,13 +72,7 @@ def clone(snapshot: str, name: str, location: str, *, zvol: bool, where: str) ->
     pairs += [] if zvol else ["canmount=noauto", "overlay=off"]
     words = [word for pair in pairs for word in ("-o", pair)]
     command.effect("ZFS:COPY:CLONE", ["zfs", "clone", *words, snapshot, name], where)
-    mounting.mount("ZFS:COPY:MOUNT", _dataset(name, where))
-
-
-def _dataset(name: str, where: str) -> Dataset:
-    made = look(name, where).here
-    assert made is not None
-    return made
+    mounting.mount("ZFS:COPY:MOUNT", look(name, where).there)
 
 
 def find(place: Place, where: str) -> str:
@@ -101,7 +95,7 @@ def end(place: Place, where: str) -> bool:
                 where=where,
                 hint=f"Destroy them first, or keep the copy: zfs promote {name}",
             )
-        mounting.unmount("ZFS:COPY:UNMOUNT", _dataset(name, where), where)
+        mounting.unmount("ZFS:COPY:UNMOUNT", look(name, where).there, where)
         command.effect("ZFS:COPY:DESTROY", ["zfs", "destroy", name], where)
     if place.mark.copy:
         remember(place, "", where)

@@ -102,8 +102,7 @@ def shown(place: Place, found: Listing) -> str | None:
 
 def promote(place: Place, found: Listing, guid: str | None, where: str) -> None:
     """See `Driver.promote`: a mirror becomes writable where it is."""
-    volume = place.here
-    assert volume is not None
+    volume = place.there
     target = promotion_base(place, found, guid)
     if target is None:
         raise Refused(
@@ -119,8 +118,7 @@ def promote(place: Place, found: Listing, guid: str | None, where: str) -> None:
     if not own or own[-1].guid != target.guid:  # newer ones are set aside
         rebuild_by_clone(place, found, target, place.mark, None, where)
         place = look(place.location, where)
-        volume = place.here
-        assert volume is not None
+        volume = place.there
     transfer_record.remove("ZFS:PROMOTE:RECORD", place.location)
     mark = place.mark._replace(role="live", pin=None, origin=target.guid)
     make_writable(volume, mark, where)
@@ -250,8 +248,7 @@ def rebuild_by_clone(
     kept by a DIVERGED snapshot if `keep_as` is given; returns the name of that snapshot.
     pin: the snapshot to be shown then; None: `target`.
     """
-    here = place.here
-    assert here is not None
+    here = place.there
     pin = pin or target.guid
     # A clone that shows another snapshot may have been made from another one: it is destroyed.
     if place.fresh is not None and (
@@ -289,8 +286,7 @@ def finish_swap(place: Place, where: str, *, certain: bool = False) -> None:
     if place.here is None and place.fresh is not None:
         rename("ZFS:SWAP:RENAME", place.fresh, place.location, where)
         place = look(place.location, where)
-    volume = place.here
-    assert volume is not None
+    volume = place.there
     try:
         if certain:
             mounting.require_mounted("ZFS:SWAP:MOUNT", volume, where)
@@ -314,8 +310,7 @@ def _show_aside(place: Place, name: str, where: str) -> None:
     if aside.local("mountpoint") == volume.mountpoint:
         folder = volume.mountpoint.rstrip("/") + name[name.index(names.MARKER) :]
         command.effect("ZFS:SWAP:FOLDER", ["zfs", "set", f"mountpoint={folder}", name], where)
-        aside = look(name, where).here
-        assert aside is not None
+        aside = look(name, where).there
     mounting.mount("ZFS:SWAP:SHOW", aside)
 
 

@@ -18,8 +18,7 @@ def reinstate(place: Place, found: Listing, keep_as: str, where: str) -> None:
         return
     if kept is None or kept.dataset == place.location:
         raise NotFound("nothing is set aside under that name", where=where, why=keep_as)
-    aside = look(kept.dataset, where).here
-    assert aside is not None
+    aside = look(kept.dataset, where).there
     shown_here = place.here or place.fresh
     assert shown_here is not None
     if place.here is not None:
@@ -38,8 +37,7 @@ def _thaw_in_place(place: Place, where: str) -> None:
     """The volume that was live is at its location again: thaw and mount it; then remove what was to
     take its place.
     """
-    here = place.here
-    assert here is not None
+    here = place.there
     ending = names.MARKER + names.set_aside("", here.guid).rpartition("-")[2]
     folder = here.local("mountpoint") or ""
     if folder.endswith(ending):

@@ -268,10 +268,8 @@ def last(place: Place) -> ReceiveRequest | None:
     """
     if place.here is None or place.mark.role != "mirror":
         return None
-    found = transfer_record.read(place.location)
-    if found is not None:
-        return found
-    return marks.parse_staging(place.here.local(marks.STAGING))
+    recorded = transfer_record.read(place.location)
+    return recorded or marks.parse_staging(place.here.local(marks.STAGING))
 
 
 def decoded(token: str) -> tokens.Token | None:

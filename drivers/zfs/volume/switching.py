@@ -76,8 +76,7 @@ class ZfsFailover(freezing.Freezable, ZfsDataset):
 
     def freeze(self) -> None:
         """See `Driver.freeze`."""
-        here = self._live().here
-        assert here is not None
+        here = self._live().there
         if self._freeze is None:
             with self._changing():
                 self._freeze = freezing.Freeze([here], str(self))
