@@ -1,7 +1,5 @@
 """What a definition says of the policy of a live mirror, beside its name."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

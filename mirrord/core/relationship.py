@@ -5,12 +5,10 @@ that, and the epoch: each verb that changes roles or contents beyond an update r
 one. The higher epoch wins; the volumes themselves refuse commands of a lower one.
 """
 
-from __future__ import annotations
-
 import enum
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from mirrord.core.errors import MIRROR, Diverged, Fenced, Refused
 from mirrord.core.text import can_name
@@ -70,7 +68,7 @@ class Relationship(NamedTuple):
             "in_sync_until_ns": self.in_sync_until_ns,
         }
 
-    def raised(self, intent: Intent, *, source: str | None = None) -> Relationship:
+    def raised(self, intent: Intent, *, source: str | None = None) -> Self:
         """The record of the next epoch."""
         return self._replace(
             epoch=self.epoch + 1, intent=intent, source=source or self.source, in_sync_until_ns=None
