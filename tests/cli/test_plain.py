@@ -126,3 +126,14 @@ def test_an_update_loads_nothing_slow_that_it_does_not_need() -> None:
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_nothing_is_collected_while_a_command_loads() -> None:
+    program = (
+        "import gc, os, sys; from mirrord.cli.main import main; sys.argv[1:] = ['--version']; "
+        "os._exit = lambda status: print(gc.get_threshold()[0]); main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    assert int(done.stdout.split()[-1]) >= 50_000
