@@ -152,9 +152,14 @@ def test_when_a_snapshot_was_taken_is_asked_of_the_kernel_only_without_a_record(
 ) -> None:
     base = pair.initialize()
     taken = pair.update(base, "one")
-    asked: list[str] = []
+    asked: list[str | Path] = []
     real = ioctl.made_at_ns
-    monkeypatch.setattr(ioctl, "made_at_ns", lambda path: asked.append(str(path)) or real(path))
+
+    def made_at_ns(path: str | Path) -> int | None:
+        asked.append(path)
+        return real(path)
+
+    monkeypatch.setattr(ioctl, "made_at_ns", made_at_ns)
     here = pair.source.snapshots()
     assert len(asked) == len(here) == 2
     assert here[-1].taken_at_ns % 1_000_000_000 and here[-1].taken_at_ns == taken.taken_at_ns
