@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from mirrord.analysis.links import steps
 from mirrord.analysis.modes import PERIOD_S, Link, Outcome, Scenario, simulate
 from mirrord.analysis.replay import COLUMNS
+from mirrord.core.dynamickeys import DynamicKeys
 from mirrord.core.live import Mode
-from mirrord.core.policies import DynamicKeys
 from mirrord.core.text import harmless
 from mirrord.core.units import format_duration
 from mirrord.policies.congestion import PullAhead

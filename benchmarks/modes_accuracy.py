@@ -25,8 +25,8 @@ from benchmarks.live_modes import SIZE, Pair, in_memory
 from benchmarks.live_recording import recorded
 from mirrord.analysis.modes import Link, Outcome, Scenario, simulate
 from mirrord.analysis.recorded import Recording, lag_bytes, read, received_us
+from mirrord.core.dynamickeys import DynamicKeys
 from mirrord.core.live import Mode
-from mirrord.core.policies import DynamicKeys
 from mirrord.policies.dynamic import Dynamic
 from mirrord.traces.options import ReadOptions
 from mirrord.traces.reading import open_trace

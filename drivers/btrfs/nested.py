@@ -217,7 +217,8 @@ def _take(place: Layout, name: str, where: str, *, last: bool) -> int | None:
     names = lineages_of(place, volumes)
     members = [Member(path, taken[path].guid, names[path], None) for path in volumes]
     write("BTRFS:NESTED:MEMBERS", folder / name, Manifest(tuple(members)))
-    times = [one.otime_ns for one in taken.values()]
+    pairs = zip(wanted, taken.values(), strict=True)
+    times = [subvolume.made_at_ns(path, one) for path, one in pairs]
     return max(times) - min(times)
 
 

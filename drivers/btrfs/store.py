@@ -73,7 +73,7 @@ def _in_folder(place: Layout, folder: Path, kind: SnapshotKind) -> Iterator[Snap
 
 def is_tree(wrapper: Path) -> bool:
     """Whether the snapshot in a folder of the store has a list of members (nested.py)."""
-    return (wrapper / layout.MEMBERS).exists()
+    return os.path.exists(f"{wrapper}/{layout.MEMBERS}")
 
 
 def in_wrapper(place: Layout, wrapper: Path, kind: SnapshotKind) -> SnapshotEntry | None:
@@ -104,7 +104,7 @@ def _snapshot(
             name=path.name,
             kind=kind,
             order=info.otransid,
-            taken_at_ns=info.otime_ns,
+            taken_at_ns=subvolume.made_at_ns(path, info),
             path=str(path),
             intact=info.read_only
             and not info.received_uuid

@@ -42,7 +42,8 @@ class Info(NamedTuple):
     """The root item of a subvolume. uuid, parent_uuid, received_uuid: hex, "" when not set.
 
     otransid: transaction in which it was created; ctransid: of its last change; stransid: the
-    ctransid that the sender announced, 0 when it was not received. otime_ns: creation time.
+    ctransid that the sender announced, 0 when it was not received. otime_ns: creation time, in full
+    seconds (`made_at_ns`).
     """
 
     id: int
@@ -102,8 +103,12 @@ def is_subvolume(path: str | Path) -> bool:
 
 def info(path: str | Path) -> Info:
     """The facts of the subvolume at `path`; OSError when there is none."""
-    found = _info(btrfsutil.subvolume_info(os.fspath(path)))
-    return found._replace(otime_ns=ioctl.made_at_ns(path) or found.otime_ns)
+    return _info(btrfsutil.subvolume_info(os.fspath(path)))
+
+
+def made_at_ns(path: str | Path, facts: Info) -> int:
+    """When the subvolume at `path` was created, as exactly as the kernel tells."""
+    return ioctl.made_at_ns(path) or facts.otime_ns
 
 
 def last_change(path: str | Path, facts: Info) -> int:

@@ -1,7 +1,5 @@
 """The arguments of an operation, and their form in the table `operation`: JSON."""
 
-from __future__ import annotations
-
 import json
 from typing import NamedTuple
 

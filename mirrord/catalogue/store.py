@@ -1,7 +1,5 @@
 """The catalogue. Each method is one transaction, durable when it returns."""
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import types
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -73,7 +72,7 @@ def plain(shown: Mapping[str, Parameter], words: Iterable[str]) -> dict[str, Any
         elif given.setdefault(parameter.name, word) != word:
             return None
     for name, each in shown.items():
-        if name not in given and each.default is inspect.Parameter.empty:
+        if name not in given and each.default is ...:
             return None
         given.setdefault(name, each.omitted)
     return given

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import errno
+import gc
 import importlib
 import io
 import locale
@@ -133,6 +134,8 @@ class _Signals:
 
 def main() -> None:
     """Run the command line of this process."""
+    # A command is nearly all imports, and nothing in those is garbage.
+    gc.set_threshold(100_000)
     _use_utf8()
     _open_streams()
     try:

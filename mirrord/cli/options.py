@@ -57,6 +57,6 @@ def _for_typer(parameter: Parameter) -> inspect.Parameter:
     return inspect.Parameter(
         parameter.name,
         inspect.Parameter.KEYWORD_ONLY,
-        default=default,
+        default=inspect.Parameter.empty if default is ... else default,
         annotation=Annotated[kind, info],
     )

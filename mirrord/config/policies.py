@@ -14,7 +14,6 @@ from mirrord.core.policies import (
     POLICY_NAMES,
     SCHEDULED,
     WRITTEN,
-    DynamicKeys,
     PolicyKeys,
     ScheduledKeys,
 )
@@ -119,6 +118,8 @@ def keys_of(values: Mapping[str, Any], where_of: Callable[[str, str], str]) -> P
     if dynamic is not None:
         _demand(DYNAMIC, dynamic, ("max_lat",), where_of)
         try:
+            from mirrord.core.dynamickeys import DynamicKeys  # (slow to load)
+
             found = DynamicKeys(
                 merge_bytes=values.get("merge_above", MERGE_ABOVE),
                 **{_DYNAMIC[key]: value for key, value in dynamic.items()},
@@ -156,6 +157,8 @@ def written(keys: PolicyKeys) -> list[str]:
     """The lines of the tables."""
     lines: list[str] = []
     if keys.dynamic is not None:
+        from mirrord.core.dynamickeys import DynamicKeys
+
         standard = DynamicKeys(keys.dynamic.max_lat_s)
         lines += ["# The keys of the policy (docs/policies.md).", f"[{DYNAMIC}]"]
         for key, name in _DYNAMIC.items():

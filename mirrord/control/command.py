@@ -9,7 +9,6 @@ docs/commands.md.
 from __future__ import annotations
 
 import enum
-import inspect
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
@@ -120,7 +119,7 @@ class Runner(Protocol):
 
 
 class Parameter(NamedTuple):
-    """A parameter of a command. kind: its type. default: `inspect.Parameter.empty` for none."""
+    """A parameter of a command. kind: its type. default: `...` for none."""
 
     name: str
     kind: Any
@@ -178,16 +177,18 @@ class Command(Generic[P, R]):
         self.right, self.lock = right, lock
         self.when, self.text, self.document = when, text, document
         self.ended_by = ended_by
-        self.doc = inspect.cleandoc(work.__doc__ or "")
+
+    @cached_property
+    def doc(self) -> str:
+        """What the function says."""
+        from inspect import cleandoc  # slow to load: a command is run without
+
+        return cleandoc(self.work.__doc__ or "")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """The command with these arguments."""
-        bound = self._signature.bind(None, *args, **kwargs).arguments
-        return Call(self, dict(list(bound.items())[1:]))
-
-    @cached_property
-    def _signature(self) -> inspect.Signature:
-        return inspect.signature(self.work)
+        names = self.work.__code__.co_varnames[1:]
+        return Call(self, {**dict(zip(names, args, strict=False)), **kwargs})
 
     @cached_property
     def _kinds(self) -> dict[str, Any]:
@@ -201,15 +202,18 @@ class Command(Generic[P, R]):
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """All but the service."""
-        own = list(self._signature.parameters.values())[1:]
+        code, given = self.work.__code__, self.work.__defaults__ or ()
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        last = names[code.co_argcount - len(given) : code.co_argcount]
+        defaults = {**dict(zip(last, given, strict=True)), **(self.work.__kwdefaults__ or {})}
         return tuple(
             Parameter(
-                each.name,
-                typing.get_args(self._kinds[each.name])[0],
-                each.default,
-                self._kinds[each.name].__metadata__[0],
+                name,
+                typing.get_args(self._kinds[name])[0],
+                defaults.get(name, ...),
+                self._kinds[name].__metadata__[0],
             )
-            for each in own
+            for name in names[1:]
         )
 
     def parsed(self, packed: Mapping[str, Any]) -> Call[R]:
@@ -217,7 +221,9 @@ class Command(Generic[P, R]):
         known = {each.name: each for each in self.parameters}
         try:
             found = {key: known[key].parsed(value) for key, value in packed.items()}
-            self._signature.bind(None, **found)
+            for name, each in known.items():
+                if name not in found and each.default is ...:
+                    raise TypeError(f"missing a required argument: '{name}'")
         except (KeyError, TypeError, ProtocolError) as error:
             why = error.why if isinstance(error, ProtocolError) else str(error)
             raise UsageError(f"'{self.name}': invalid arguments", why=why) from None

@@ -20,7 +20,8 @@ from mirrord.core.states import Verb
 from mirrord.drivers.contract import Driver
 from mirrord.engine import direction
 from mirrord.engine.direction import Turned
-from mirrord.engine.mirror import Mirror, Relation, RunContext, ends_of
+from mirrord.engine.mirror import Mirror
+from mirrord.engine.parts import Relation, RunContext, ends_of
 from mirrord.engine.progress import RunFiles
 from mirrord.system import identity
 from mirrord.system.explain import explained

@@ -1,7 +1,5 @@
 """What is known of a live mirror: its modes, and what the processes at its ends report."""
 
-from __future__ import annotations
-
 import enum
 from typing import NamedTuple
 

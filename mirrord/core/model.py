@@ -1,7 +1,5 @@
 """The values that travel between drivers, engine and CLI. All are immutable."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Mapping
 from typing import Annotated, NamedTuple

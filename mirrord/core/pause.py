@@ -1,7 +1,5 @@
 """What is known of a pause: how long each member's application stood still. Pure."""
 
-from __future__ import annotations
-
 import json
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """What is recorded of a mirror's past: transfers, failures, alarms, events."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ that, and the epoch: each verb that changes roles or contents beyond an update r
 one. The higher epoch wins; the volumes themselves refuse commands of a lower one.
 """
 
-from __future__ import annotations
-
 import enum
 import json
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """The results of the reports other than `status` (docs/cli-json.md, Reports)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

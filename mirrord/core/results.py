@@ -1,7 +1,5 @@
 """What verbs report: while they run (`Watcher`), and when they are done (`Result`)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol

@@ -9,8 +9,6 @@
 Semantics as SnapMirror's: see docs/architecture.md, "The life cycle".
 """
 
-from __future__ import annotations
-
 import enum
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ Everything that shows, monitors or schedules a mirror asks here: `judge` for its
 `judge_lag` for the lag as measured by the RPO.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from mirrord.core.live import LiveReading

@@ -1,7 +1,5 @@
 """The values of a verification: what is asked of an end, what it answers, and what is recorded."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -7,8 +7,6 @@ when B is lost (ONTAP: resync of a cascade whose middle volume is gone).
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from mirrord.core.errors import Diverged, Refused
 from mirrord.core.model import Definition, Endpoint, Role, Snapshot
 from mirrord.core.relationship import Intent
@@ -17,7 +15,8 @@ from mirrord.core.states import Verb
 from mirrord.drivers.contract import Driver
 from mirrord.engine import pinning, plan, recovery, relation
 from mirrord.engine.members import Members
-from mirrord.engine.mirror import Ends, Mirror, check_source
+from mirrord.engine.mirror import Mirror, check_source
+from mirrord.engine.parts import Ends
 from mirrord.system.waiting import LOOK_S
 
 
@@ -111,7 +110,7 @@ def change_source(mirror: Mirror, endpoint: Endpoint, driver: Driver) -> Result:
             source.pin(mirror.id, [base.guid])
         before = mirror.definition.source
         definition = mirror.definition._replace(source=endpoint)
-        agreed = replace(mirror.relation, definition=definition)
+        agreed = mirror.relation.defined(definition)
         moved = Mirror(agreed, Ends(source, mirror.destination), mirror.context)
         relation.begin_epoch(moved, relation.next_epoch(mirror), Intent.MIRRORED)
         site = mirror.definition.source_site

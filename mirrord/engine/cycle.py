@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 from mirrord.catalogue.store import Catalogue, Confirmed, TransferBegin
 from mirrord.core import names
@@ -19,19 +18,16 @@ from mirrord.system import clock
 _NAME_TRIES = 1000
 
 
-@dataclass(slots=True)
 class Total:
     """The totals of all transfers of one verb."""
 
-    transfers: int = 0
-    stream_bytes: int = 0
-    added_bytes: int = 0
-    resumed_bytes: int = 0
-    throttled_s: float = 0.0
-    block_states: BlockStates | None = None
-    #: Seconds by phase: snapshot, delta, transfer, commit, prune.
-    phases: dict[str, float] = field(default_factory=dict)
-    prune_refused: str = ""
+    def __init__(self) -> None:
+        self.transfers = self.stream_bytes = self.added_bytes = self.resumed_bytes = 0
+        self.throttled_s = 0.0
+        self.block_states: BlockStates | None = None
+        #: Seconds by phase: snapshot, delta, transfer, commit, prune.
+        self.phases: dict[str, float] = {}
+        self.prune_refused = ""
 
     @contextmanager
     def timing(self, phase: str) -> Iterator[None]:

@@ -6,7 +6,6 @@ No data is overwritten: the losing side of a resync is kept as a `diverged` snap
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from mirrord.catalogue.arguments import Arguments
@@ -26,7 +25,6 @@ from mirrord.engine import after_break, failover_steps, pinning, plan, preempt, 
 from mirrord.engine.failover_steps import Finished
 from mirrord.engine.members import Members
 from mirrord.engine.mirror import (
-    Ends,
     Mirror,
     check_destination,
     check_source,
@@ -34,6 +32,7 @@ from mirrord.engine.mirror import (
     one_line,
     pick_snapshot,
 )
+from mirrord.engine.parts import Ends
 from mirrord.engine.recovery import Recovered
 from mirrord.engine.update import unrelated_reason, update_held
 from mirrord.system import clock, steps
@@ -88,7 +87,7 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
             trouble = _settle_for_break(mirror)
         else:
             trouble = _without_lost(mirror, there)
-            mirror = replace(mirror, ends=Ends(mirror.source, there))
+            mirror = Mirror(mirror.relation, Ends(mirror.source, there), mirror.context)
         facts = mirror.destination.facts()
         view = facts.view
         verdict = mirror.permit(Verb.BREAK)

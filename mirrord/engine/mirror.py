@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
 from functools import partial
 
 from mirrord.catalogue.store import Catalogue, Confirmed, MirrorRow
-from mirrord.config.definitions import Definitions
 from mirrord.core import names
 from mirrord.core.errors import MIRROR, Damaged, MirrordError, NotFound, Refused
-from mirrord.core.model import Definition, Endpoint, Role, Snapshot, VolumeFacts
-from mirrord.core.relationship import Relationship
+from mirrord.core.model import Definition, Role, Snapshot, VolumeFacts
 from mirrord.core.results import Watcher
 from mirrord.core.states import Activity, Already, Refusal, State, Verb, judge
 from mirrord.drivers.contract import Driver
 from mirrord.drivers.refusals import other_mirror, view_replaced
 from mirrord.engine import direction, plan, preempt, relation
-from mirrord.engine.fanout import Fanout
 from mirrord.engine.members import Members
+from mirrord.engine.parts import Ends, Relation, RunContext
 from mirrord.engine.progress import RunFiles
 from mirrord.engine.throttle import Throttle
 from mirrord.engine.transfer import Route
@@ -35,62 +32,14 @@ def _no_room(_member: int, _need_bytes: int) -> None:
     """Nothing can be pruned."""
 
 
-@dataclass(slots=True)
-class Relation:
-    """The agreed facts of a mirror, and where they are stored. known: the relationship record at
-    its ends, as far as it is known. controller: this host's name as a controller in such records.
-    zone: the time zone that defines days, for retention rules.
-    """
-
-    definition: Definition
-    definitions: Definitions
-    catalogue: Catalogue
-    controller: str
-    known: Relationship | None = None
-    zone: str = "UTC"
-
-    def __post_init__(self) -> None:
-        self.known = self.known or self.catalogue.relationship(self.definition.id)
-
-
-@dataclass(slots=True)
-class Ends:
-    """The two ends in the present direction."""
-
-    source: Members
-    destination: Members
-
-    def detach(self) -> None:
-        """Detach from both."""
-        self.source.detach()
-        self.destination.detach()
-
-
-@dataclass(slots=True)
-class RunContext:
-    """One run of a verb: its files, its watcher, how it waits. pace: makes a transfer's throttle;
-    None: unlimited. together: shares snapshots and reads with other mirrors of the same source;
-    None: no sharing. began_s: when the present verb began (monotonic).
-    """
-
-    run: RunFiles
-    watcher: Watcher
-    waiting: Waiting = field(default_factory=Waiting)
-    pace: Callable[[Definition], Throttle] | None = None
-    together: Fanout | None = None
-    began_s: float = 0.0
-
-
-@dataclass(slots=True)
 class Mirror:
     """An open mirror. Cheap to make; holds no locks until a verb runs."""
 
-    relation: Relation
-    ends: Ends
-    context: RunContext
+    __slots__ = ("context", "ends", "relation")
 
-    def __post_init__(self) -> None:
+    def __init__(self, agreed: Relation, ends: Ends, context: RunContext) -> None:
         """Waits at both ends are part of the verb."""
+        self.relation, self.ends, self.context = agreed, ends, context
         self.source.waiting = self.destination.waiting = self.waiting
         relation.fence(self)
 
@@ -144,7 +93,7 @@ class Mirror:
         site = self.definition.destination_site
         definition = self.relation.definitions.load(self.name, site)
         direction.record(self.catalogue, self.id, site, since_ns=clock.now_ns())
-        agreed = replace(self.relation, definition=definition)
+        agreed = self.relation.defined(definition)
         return Mirror(agreed, Ends(self.destination, self.source), self.context)
 
     def routes(self, make_room: Callable[[int, int], None] = _no_room) -> list[Route]:
@@ -366,16 +315,6 @@ class Mirror:
         return locks.waited_for(
             lambda: driver.lock(purpose), patience_s, check=self.run.check_abort
         )
-
-
-def ends_of(definition: Definition, opener: Callable[[Endpoint], Driver]) -> Ends:
-    """Both ends of a definition. opener: gives the driver of an endpoint."""
-    pairs = definition.pairs
-    names = [pair.name for pair in pairs]
-    return Ends(
-        Members([opener(pair.source) for pair in pairs], names),
-        Members([opener(pair.destination) for pair in pairs], names),
-    )
 
 
 def check_source(facts: VolumeFacts, where: str, mirror_id: str) -> None:

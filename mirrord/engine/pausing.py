@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -54,7 +53,6 @@ def take(mirror: Mirror, name: str) -> Snapshot:
     return taken
 
 
-@dataclass(slots=True)
 class _Host:
     """A host that has applications to pause. name: "" for this one. remote: the driver of one of
     its volumes, None for this one. unsure: whether it was asked to pause, and has not confirmed
@@ -62,11 +60,11 @@ class _Host:
     network.
     """
 
-    name: str
-    remote: RemoteDriver | None
-    times: dict[str, list[float]] = field(default_factory=dict)
-    guard: Guarding | None = None
-    unsure: bool = False
+    def __init__(self, name: str, remote: RemoteDriver | None) -> None:
+        self.name, self.remote = name, remote
+        self.times: dict[str, list[float]] = {}
+        self.guard: Guarding | None = None
+        self.unsure = False
 
     def note(self, seconds: list[float]) -> None:
         """Add a time of each pauser."""

@@ -12,8 +12,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import NamedTuple
 
+from mirrord.core.dynamickeys import DynamicKeys
 from mirrord.core.live import Mode
-from mirrord.core.policies import DynamicKeys
 from mirrord.policies.policy import Count, Directive, Observation
 
 #: M gets smaller by this share of it, and at least this many bytes, at each decision.

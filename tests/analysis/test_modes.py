@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from mirrord.analysis.modes import MODES, Link, Outcome, Scenario, round_trip_s, simulate
 from mirrord.analysis.replay import COLUMNS
 from mirrord.cli.main import run
+from mirrord.core.dynamickeys import DynamicKeys
 from mirrord.core.errors import Refused, UsageError
 from mirrord.core.live import Mode
-from mirrord.core.policies import DynamicKeys
 from mirrord.policies.congestion import PullAhead
 from mirrord.policies.dynamic import Dynamic, Memory
 from mirrord.policies.fixed import POLICIES, Fixed

@@ -12,7 +12,7 @@ import pytest
 
 from mirrord.core.errors import Diverged, PermissionMissing, Refused, Unsupported
 from mirrord.core.model import Endpoint, Role
-from mirrord.drivers.btrfs import layout, subvolume
+from mirrord.drivers.btrfs import ioctl, layout, subvolume
 from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.drivers.registry import Drivers
 from tests.btrfs.pair import Pair, request, run, same, transfer
@@ -145,6 +145,28 @@ def test_order_and_time_come_from_the_volume(pair: Pair) -> None:
     listed = pair.source.snapshots()
     assert [s.name for s in listed] == ["c", "a", "b"]
     assert all(abs(s.taken_at_ns / 1e9 - time.time()) < 60 for s in listed)
+
+
+def test_when_a_snapshot_was_taken_is_asked_of_the_kernel_only_without_a_record(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = pair.initialize()
+    taken = pair.update(base, "one")
+    asked: list[str | Path] = []
+    real = ioctl.made_at_ns
+
+    def made_at_ns(path: str | Path) -> int | None:
+        asked.append(path)
+        return real(path)
+
+    monkeypatch.setattr(ioctl, "made_at_ns", made_at_ns)
+    here = pair.source.snapshots()
+    assert len(asked) == len(here) == 2
+    assert here[-1].taken_at_ns % 1_000_000_000 and here[-1].taken_at_ns == taken.taken_at_ns
+    asked.clear()
+    there = pair.destination.snapshots()
+    assert [one.taken_at_ns for one in there] == [one.taken_at_ns for one in here]
+    assert asked == []
 
 
 def test_an_idle_volume_is_known_to_be_unchanged_within_5_ms(pair: Pair) -> None:

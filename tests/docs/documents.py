@@ -6,7 +6,6 @@ parts of docs/commands.md and docs/api.md between `<!-- made by … -->` and `<!
 
 from __future__ import annotations
 
-import inspect
 import re
 import sys
 import typing
@@ -127,7 +126,7 @@ def api_md() -> str:
 def _arguments(command: Command[..., Any]) -> str:
     found = []
     for each in command.parameters:
-        needed = "" if each.default is inspect.Parameter.empty else ", optional"
+        needed = "" if each.default is ... else ", optional"
         found.append(f"`{each.name}` ({_type(each.kind)}{needed})")
     return ", ".join(found)
 

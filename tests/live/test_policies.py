@@ -17,10 +17,11 @@ from mirrord.config.definitions import Definitions
 from mirrord.config.hosts import Hosts
 from mirrord.config.reading import parse_both
 from mirrord.config.writing import render, with_policy
+from mirrord.core.dynamickeys import DynamicKeys
 from mirrord.core.errors import ConfigError, NotFound, UsageError
 from mirrord.core.live import LiveReading, LiveStatus, Mode
 from mirrord.core.model import Definition
-from mirrord.core.policies import DynamicKeys, PolicyKeys, ScheduledKeys
+from mirrord.core.policies import PolicyKeys, ScheduledKeys
 from mirrord.core.results import Silent
 from mirrord.core.states import State
 from mirrord.drivers.live import Live

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from mirrord.core.dynamickeys import DynamicKeys
 from mirrord.core.live import Mode
-from mirrord.core.policies import DynamicKeys
 from mirrord.policies.dynamic import Dynamic, Memory
 from mirrord.policies.policy import Count, Observation
 

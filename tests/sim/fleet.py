@@ -23,7 +23,8 @@ from mirrord.core.model import Definition, Endpoint
 from mirrord.core.results import Result, Silent, Watcher
 from mirrord.core.states import State, Verb
 from mirrord.engine import prune, recovery, update
-from mirrord.engine.mirror import Mirror, Relation, RunContext, ends_of
+from mirrord.engine.mirror import Mirror
+from mirrord.engine.parts import Relation, RunContext, ends_of
 from mirrord.engine.progress import RunFiles
 from mirrord.schedules.schedule import Schedule
 from mirrord.system import steps

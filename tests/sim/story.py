@@ -23,7 +23,8 @@ from mirrord.core.results import Result, Silent
 from mirrord.core.states import State, Verb
 from mirrord.engine import failover, prune, recovery, restore, simple, update
 from mirrord.engine.direction import Turned
-from mirrord.engine.mirror import Mirror, Relation, RunContext, ends_of
+from mirrord.engine.mirror import Mirror
+from mirrord.engine.parts import Relation, RunContext, ends_of
 from mirrord.engine.progress import RunFiles
 from mirrord.system import clock, steps
 from tests.sim.checks import Violation

@@ -112,7 +112,7 @@ def modes(
 
 def _plan(given: dict[str, Any]) -> Plan:
     from mirrord.analysis.modegrid import POLICIES, Plan
-    from mirrord.core.policies import DynamicKeys
+    from mirrord.core.dynamickeys import DynamicKeys
     from mirrord.schedules.spans import parse_span
     from mirrord.schedules.zones import check_zone
 

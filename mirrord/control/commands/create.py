@@ -23,9 +23,10 @@ from dataclasses import replace
 from typing import Annotated
 
 from mirrord.control.command import Argument, MirrorName, Option, Right, Service, command
+from mirrord.core.dynamickeys import DynamicKeys
 from mirrord.core.errors import UsageError
 from mirrord.core.model import LIVE_KINDS, Definition, Pace, Pausing, Promise, Timing
-from mirrord.core.policies import DYNAMIC, DynamicKeys, PolicyKeys
+from mirrord.core.policies import DYNAMIC, PolicyKeys
 from mirrord.core.results import Result
 from mirrord.core.states import State
 from mirrord.system.explain import explained

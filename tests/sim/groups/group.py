@@ -21,7 +21,8 @@ from mirrord.core.results import Silent
 from mirrord.core.states import State
 from mirrord.drivers.contract import Driver
 from mirrord.engine import update
-from mirrord.engine.mirror import Mirror, Relation, RunContext, ends_of
+from mirrord.engine.mirror import Mirror
+from mirrord.engine.parts import Relation, RunContext, ends_of
 from mirrord.engine.progress import RunFiles
 from mirrord.system import clock
 from tests.sim.groups.events import Event, Fault, Turn
