@@ -207,6 +207,8 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
                 why=one.snapshot.name,
                 hint="It can be deleted once a newer one is shown.",
             )
+        if not place.live:
+            store.demand_unmounted(one, str(self))
         reserve.use(place, lambda: self._delete(place, one, str(self)))
 
     @guarded

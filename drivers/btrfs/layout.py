@@ -41,7 +41,7 @@ from mirrord.core.model import Snapshot, SnapshotKind
 from mirrord.drivers import snapshottrees
 from mirrord.drivers.btrfs import ioctl, subvolume
 from mirrord.drivers.btrfs.known import Known, stamp
-from mirrord.system import files, steps
+from mirrord.system import files, mounts, steps
 
 STORE = ".mirrord"
 DESTINATION_NAME = "current"
@@ -223,21 +223,9 @@ def mount_of(path: Path) -> Path:
     return path
 
 
-def mount_points() -> dict[Path, tuple[str, str, str]]:
-    """(root inside the file system, type, device) of everything that is mounted, by its path."""
-    found = {}
-    with Path("/proc/self/mountinfo").open(encoding="utf-8", errors="surrogateescape") as file:
-        for line in file:
-            fields = line.split()
-            kind, device = fields[fields.index("-") + 1 :][:2]
-            found[Path(_unescaped(fields[4]))] = (_unescaped(fields[3]), kind, device)
-    return found
-
-
-def _unescaped(text: str) -> str:
-    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        text = text.replace(code, character)
-    return text
+def mount_points() -> dict[Path, mounts.Mount]:
+    """Everything that is mounted, by its path."""
+    return {Path(mount.path): mount for mount in mounts.here()}
 
 
 def nearest_existing(path: Path) -> Path:
@@ -494,7 +482,7 @@ def _damaged(path: Path, why: str) -> Damaged:
 
 def filesystem_kind(path: Path) -> str:
     """The type of the file system that holds `path`, for messages."""
-    mounts = mount_points()
+    found = mount_points()
     here = Path(os.path.realpath(path))
-    kinds = (mounts[folder][1] for folder in (here, *here.parents) if folder in mounts)
+    kinds = (found[folder].kind for folder in (here, *here.parents) if folder in found)
     return next(kinds, "unknown")

@@ -8,14 +8,14 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from mirrord.core.errors import Damaged, Diverged, Refused
+from mirrord.core.errors import Busy, Damaged, Diverged, Refused
 from mirrord.core.model import Snapshot, SnapshotKind
 from mirrord.core.text import escaped
 from mirrord.drivers import pinfiles, refusals, snapshottrees
 from mirrord.drivers.btrfs import ioctl, layout, subvolume
 from mirrord.drivers.btrfs.layout import Layout, Record
 from mirrord.drivers.pins import demand_free, of_snapshot
-from mirrord.system import files, steps
+from mirrord.system import files, mounts, steps
 
 
 class SnapshotEntry(NamedTuple):
@@ -162,6 +162,21 @@ def remove(place: Layout, one: SnapshotEntry, parts: Collection[str] = ()) -> No
         subvolume.reclaim(place.store)
 
 
+def demand_unmounted(one: SnapshotEntry, where: str) -> None:
+    """`Busy` for a snapshot that is mounted by itself, in whole or in part, in any mount namespace:
+    whoever uses the mount would find nothing there.
+    """
+    device = layout.mount_points()[layout.mount_of(one.path)].device
+    inside = f"/{subvolume.path_inside(one.path)}/"
+    for mount in mounts.everywhere():
+        if mount.device == device and f"{mount.root}/".startswith(inside):
+            raise Busy(
+                f"'{one.snapshot.name}' is mounted at {mount.path}",
+                where=where,
+                hint="Unmount it there, and try again. (Each update tries again by itself.)",
+            )
+
+
 def demand_deletable(
     place: Layout, one: SnapshotEntry, where: str, parts: Collection[str] = ()
 ) -> None:
@@ -239,15 +254,14 @@ def matches(one: SnapshotEntry, patterns: tuple[str, ...]) -> bool:
 
 def topmost_mount(path: Path) -> Path:
     """The mount of the file system of `path` that is closest to its top level."""
-    mounts = layout.mount_points()
-    here = Path(os.path.realpath(path))
-    holding = next(mounts[folder] for folder in (here, *here.parents) if folder in mounts)
+    found = layout.mount_points()
+    holding = found[layout.mount_of(path)]
     same = [
-        (len(root), mount)
-        for mount, (root, kind, device) in mounts.items()
-        if kind == "btrfs" and device == holding[2] and subvolume.is_subvolume(mount)
+        (len(mount.root), where)
+        for where, mount in found.items()
+        if mount.device == holding.device and subvolume.is_subvolume(where)
     ]
-    return min(same)[1] if same else here
+    return min(same)[1] if same else Path(os.path.realpath(path))
 
 
 def find_to_send(place: Layout, guid: str) -> SnapshotEntry | None:

@@ -106,6 +106,11 @@ def info(path: str | Path) -> Info:
     return _info(btrfsutil.subvolume_info(os.fspath(path)))
 
 
+def path_inside(path: str | Path) -> str:
+    """The path of the subvolume at `path` from the top level of its file system; needs root."""
+    return str(btrfsutil.subvolume_path(os.fspath(path)))
+
+
 def made_at_ns(path: str | Path, facts: Info) -> int:
     """When the subvolume at `path` was created, as exactly as the kernel tells."""
     return ioctl.made_at_ns(path) or facts.otime_ns

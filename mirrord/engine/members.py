@@ -13,7 +13,7 @@ from functools import partial
 from typing import NoReturn, TypeVar
 
 from mirrord.core import sets
-from mirrord.core.errors import InvariantError, MirrordError, NotFound, Refused
+from mirrord.core.errors import Busy, InvariantError, MirrordError, NotFound, Refused
 from mirrord.core.model import (
     Changes,
     Delta,
@@ -404,7 +404,8 @@ class Members(Joint, Clones):
         for driver, part, older in parts:
             if part and older and driver.facts().shown == part:
                 driver.rollback(older, mirror_id=mirror_id, keep_as=name)
-        self.delete_snapshot(ahead)
+        with suppress(Busy):  # it is mounted: an update deletes it later, as left over
+            self.delete_snapshot(ahead)
 
     def reinstate(self, name: str) -> None:
         """See `Failover.reinstate`. A member for which nothing was kept had no changes beyond what

@@ -8,9 +8,10 @@ clock that jumped, is refused until it is confirmed (`mirrord prune NAME --accep
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
-from mirrord.core.errors import MirrordError, Refused
+from mirrord.core.errors import Busy, MirrordError, Refused
 from mirrord.core.model import Role, Snapshot, SnapshotKind
 from mirrord.core.results import Document, Result
 from mirrord.core.states import Verb
@@ -217,13 +218,22 @@ def _delete_at_source(mirror: Mirror, gone: Sequence[Snapshot], pinned: Sequence
 def _delete_at(
     mirror: Mirror, driver: Driver, gone: Sequence[Snapshot], pinned: Sequence[str]
 ) -> None:
-    """pinned: what the mirror has pinned there, which may include what is to be deleted."""
+    """pinned: what the mirror has pinned there, which may include what is to be deleted.
+
+    `Busy` when one is in use: the others are deleted.
+    """
     guids = {snapshot.guid for snapshot in gone}
     if not guids.isdisjoint(pinned):
         driver.pin(mirror.id, [guid for guid in pinned if guid not in guids])
+    in_use: Busy | None = None
     for snapshot in gone:
-        if snapshot.guid:
-            driver.delete_snapshot(snapshot.guid)
+        try:
+            if snapshot.guid:
+                driver.delete_snapshot(snapshot.guid)
+        except Busy as error:
+            in_use = error
+    if in_use is not None:
+        raise in_use
 
 
 def make_room(mirror: Mirror, member: int, need_bytes: int, *, base: str | None) -> None:
@@ -242,7 +252,8 @@ def make_room(mirror: Mirror, member: int, need_bytes: int, *, base: str | None)
         return
     gone = [one._replace(guid=mirror.destination.parts(one.guid)[member]) for one in end.gone]
     pinned = [mirror.destination.parts(guid)[member] for guid in pinning.own(mirror, there)]
-    _delete_at(mirror, driver, gone, list(filter(None, pinned)))
+    with suppress(Busy):  # the others may be enough
+        _delete_at(mirror, driver, gone, list(filter(None, pinned)))
     mirror.catalogue.add_event(
         mirror.id,
         "info",

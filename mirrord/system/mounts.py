@@ -1,13 +1,26 @@
-"""The mounts that this process sees: which there are, and when they change."""
+"""The mounts that this process or others see: which there are, and when they change."""
 
 from __future__ import annotations
 
 import os
-import re
 import select
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-_TABLE = "/proc/self/mountinfo"
+_TABLE = Path("/proc/self/mountinfo")
+
+
+class Mount(NamedTuple):
+    """A mount. device: number of the file system's device; root: what of the file system is mounted
+    there; kind: its type; source: a device or a name.
+    """
+
+    device: int
+    root: str
+    path: str
+    kind: str
+    source: str
 
 
 class MountTable:
@@ -27,23 +40,50 @@ class MountTable:
         os.close(self._descriptor)
 
 
+def here() -> list[Mount]:
+    """All that this process sees, in the order of the table: a later one hides an earlier one."""
+    return list(_listed(_TABLE))
+
+
+def everywhere() -> Iterator[Mount]:
+    """Those of all mount namespaces, this process's first. Some are in several."""
+    seen = set()
+    for process in ("self", *filter(str.isdecimal, os.listdir("/proc"))):  # quicker than a Path
+        try:
+            namespace = os.readlink(f"/proc/{process}/ns/mnt")
+            if namespace in seen:
+                continue
+            found = list(_listed(Path(f"/proc/{process}/mountinfo")))
+        except OSError:
+            continue  # it ended, or this user may not read it
+        seen.add(namespace)
+        yield from found
+
+
 def of_type(kind: str) -> list[str]:
     """The mount points of file systems of a type, in the order of the table."""
-    return [mount for mount, found in _mounts() if found == kind]
+    return [mount.path for mount in here() if mount.kind == kind]
 
 
-def type_at(mount: str) -> str | None:
+def type_at(path: str) -> str | None:
     """The type of the file system that is mounted there; None: that is not a mount point."""
-    there = os.path.realpath(mount)
-    return next((kind for path, kind in reversed(_mounts()) if path == there), None)
+    there = os.path.realpath(path)
+    return next((mount.kind for mount in reversed(here()) if mount.path == there), None)
 
 
-def _mounts() -> list[tuple[str, str]]:
-    """Each mount point with the type of its file system."""
-    found = []
-    with Path(_TABLE).open("rb") as table:
-        for line in table:
-            before, _, after = line.partition(b" - ")
-            path = re.sub(rb"\\(\d{3})", lambda code: bytes([int(code[1], 8)]), before.split()[4])
-            found.append((os.fsdecode(path), after.split()[0].decode()))
-    return found
+def _listed(table: Path) -> Iterator[Mount]:
+    with table.open(encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            fields, _, rest = line.partition(" - ")
+            _id, _parent, device, root, path, *_ = fields.split(" ")
+            major, _, minor = device.partition(":")
+            kind, source, *_ = rest.split(" ")
+            number = os.makedev(int(major), int(minor))
+            yield Mount(number, _unescaped(root), _unescaped(path), kind, _unescaped(source))
+
+
+def _unescaped(text: str) -> str:
+    """Without octal escapes (`\\040` for a space)."""
+    parts = text.split("\\")
+    octal = [chr(int(part[:3], 8)) + part[3:] for part in parts[1:]]
+    return "".join((parts[0], *octal))

@@ -10,7 +10,7 @@ from mirrord.core.units import format_few
 from mirrord.drivers.zfs.commands import command
 from mirrord.drivers.zfs.dataset import mountpoint, names
 from mirrord.drivers.zfs.dataset.place import Dataset
-from mirrord.system import clock, files, steps
+from mirrord.system import clock, files, mounts, steps
 
 #: How often unmounting is tried before the file system is reported as in use.
 _TRIES = 8
@@ -134,20 +134,11 @@ def clear(volume: Dataset, where: str, *, force: bool) -> None:
 
 def places(volume: Dataset) -> list[str]:
     """Where a file system is mounted, the last mount first."""
-    with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
-        found = [line.split(" ")[:3] for line in file]
     return [
-        unescaped(path)
-        for name, path, kind in reversed(found)
-        if kind == "zfs" and unescaped(name) == volume.name
+        mount.path
+        for mount in reversed(mounts.here())
+        if mount.kind == "zfs" and mount.source == volume.name
     ]
-
-
-def unescaped(escaped: str) -> str:
-    """Decode octal escapes of a table of mounts (`\\040` for a space)."""
-    parts = escaped.split("\\")
-    octal = [chr(int(part[:3], 8)) + part[3:] for part in parts[1:]]
-    return "".join((parts[0], *octal))
 
 
 def unmount(label: str, volume: Dataset, where: str) -> None:

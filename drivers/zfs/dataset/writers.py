@@ -9,16 +9,15 @@ from pathlib import Path
 from mirrord.core.model import OpenWriter
 from mirrord.drivers.zfs.dataset import mounting
 from mirrord.drivers.zfs.dataset.place import Dataset
-from mirrord.system import openers
+from mirrord.system import mounts, openers
 
-_PROC = Path("/proc")
 _BLOCK = Path("/sys/dev/block")
 
 
 def of(volumes: Sequence[Dataset], limit: int) -> list[OpenWriter]:
     """See `Driver.writers`."""
     systems = {one.name for one in volumes if not one.is_zvol}
-    devices = {device for name, device, _path in _mounts() if name in systems}
+    devices = {mount.device for mount in mounts.everywhere() if mount.source in systems}
     found: list[OpenWriter] = []
     for device in sorted(devices):
         found += openers.writers_on(device, limit=limit - len(found))
@@ -26,29 +25,6 @@ def of(volumes: Sequence[Dataset], limit: int) -> list[OpenWriter]:
         if one.is_zvol and len(found) < limit:
             found += list(_of_device(mounting.view(one)))[: limit - len(found)]
     return found[:limit]
-
-
-def _mounts() -> Iterator[tuple[str, int, str]]:
-    """(source, device number, mountpoint) of all mounts, in all mount namespaces."""
-    seen = set()
-    for process in sorted(_PROC.glob("[0-9]*"), key=lambda path: path.name != str(os.getpid())):
-        try:
-            namespace = os.readlink(process / "ns/mnt")
-            if namespace in seen:
-                continue
-            lines = (process / "mountinfo").read_text(errors="surrogateescape").splitlines()
-        except OSError:
-            continue  # it ended, or this user may not read it
-        seen.add(namespace)
-        for line in lines:
-            fields, _, rest = line.partition(" - ")
-            _id, _parent, device, _root, path, *_ = fields.split(" ")
-            major, _, minor = device.partition(":")
-            yield (
-                mounting.unescaped(rest.split(" ")[1]),
-                os.makedev(int(major), int(minor)),
-                mounting.unescaped(path),
-            )
 
 
 def _of_device(path: str) -> Iterator[OpenWriter]:
@@ -66,10 +42,10 @@ def _of_device(path: str) -> Iterator[OpenWriter]:
     for writer in openers.writers_of_devices(numbers):
         known = True
         yield writer
-    for _what, device, where in _mounts():
-        if device in numbers:
+    for mount in mounts.everywhere():
+        if mount.device in numbers:
             known = True
-            yield OpenWriter(0, "mount", where)
+            yield OpenWriter(0, "mount", mount.path)
     for holder in (*folder.glob("holders/*"), *folder.glob("*/holders/*")):
         known = True
         yield OpenWriter(0, holder.name, path)

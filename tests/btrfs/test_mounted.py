@@ -1,0 +1,95 @@
+"""A snapshot that is mounted by itself is in use: it is not deleted, and the others are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from mirrord.core.errors import Busy
+from tests.contract.lab_btrfs import BtrfsLab
+from tests.support import btrfs
+from tests.support.unit import ROOT
+from tests.support.world import NAME, World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with btrfs.folders() as (here, there):
+        made = World(BtrfsLab(here, there), tmp_path / "home")
+        made.initialized(keep_destination=1)
+        yield made
+        made.clean_up()
+
+
+def updated(world: World, seeds: range) -> list[str]:
+    """The names of the destination's snapshots after these updates."""
+    for seed in seeds:
+        world.lab.change(world.lab.source(), seed)
+        world.service.update(NAME)
+    return [one.name for one in world.driver("destination").snapshots()]
+
+
+@contextmanager
+def mounted(what: Path, at: Path, *options: str) -> Iterator[Path]:
+    at.mkdir()
+    subprocess.run(["mount", *options, what, at], check=True)
+    try:
+        yield at
+    finally:
+        btrfs.unmount(at)
+
+
+def device_of(path: Path) -> str:
+    words = ["findmnt", "-nro", "SOURCE", "--nofsroot", "-T", str(path)]
+    return subprocess.check_output(words, text=True).strip()
+
+
+@pytest.mark.parametrize("kind", ["bind", "of a folder", "independent"])
+def test_it_is_kept_until_it_is_unmounted(world: World, tmp_path: Path, kind: str) -> None:
+    (Path(world.lab.source().location) / "folder").mkdir()
+    updated(world, range(1))
+    [shown] = world.driver("destination").snapshots()
+    view = Path(shown.path)
+    at = tmp_path / "a place"
+    if kind == "independent":
+        words = ["btrfs", "subvolume", "show", str(view)]
+        inside = subprocess.check_output(words, text=True).splitlines()[0]
+        made = mounted(Path(device_of(view)), at, "-o", f"subvol={inside}")
+    else:
+        made = mounted(view / "folder" if kind == "of a folder" else view, at, "--bind")
+    with made:
+        there = sorted(at.iterdir())
+        assert len(updated(world, range(1, 4))) == 2, "the mounted one and the newest"
+        assert sorted(at.iterdir()) == there and view.is_dir()
+        with pytest.raises(Busy, match="is mounted at"):
+            world.driver("destination").delete_snapshot(shown.guid)
+        events = [event.text for event in world.service.history(NAME, limit=3).events]
+        assert any(f"'{shown.name}' is mounted at {at}" in text for text in events)
+    assert len(updated(world, range(4, 5))) == 1 and not view.exists()
+
+
+def test_a_mount_in_another_namespace_counts(world: World, tmp_path: Path) -> None:
+    """As that of a container."""
+    [shown] = world.driver("destination").snapshots()
+    at = tmp_path / "inside"
+    at.mkdir()
+    program = "import sys; print(flush=True); sys.stdin.read()"
+    words = ["unshare", "-m", "sh", "-c", 'mount --bind "$1" "$2" && exec "$3" -c "$4"', "sh"]
+    container = subprocess.Popen(
+        [*words, shown.path, at, sys.executable, program],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert container.stdout is not None and container.stdout.readline() == b"\n"
+        assert list(at.iterdir()) == []
+        assert len(updated(world, range(2))) == 2
+    finally:
+        container.communicate(b"")
+    assert len(updated(world, range(2, 3))) == 1
