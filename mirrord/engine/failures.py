@@ -5,7 +5,15 @@ dispatched, so that commands that failed before they held the mirror are include
 from __future__ import annotations
 
 from mirrord.catalogue.store import Catalogue
-from mirrord.core.errors import Aborted, Busy, MirrordError, NotFound, Refused, UsageError
+from mirrord.core.errors import (
+    Aborted,
+    Busy,
+    MirrordError,
+    NotFound,
+    Refused,
+    Unsupported,
+    UsageError,
+)
 from mirrord.core.records import FailureRecord
 from mirrord.core.states import Refusal, Verb, judge
 from mirrord.system import clock
@@ -25,12 +33,15 @@ def failed(
     book: Catalogue, mirror_id: str, verb: Verb, error: MirrordError, *, kind: str = ""
 ) -> None:
     """Record a failure. Not recorded: aborted commands, usage errors, commands that the state does
-    not permit or that name something missing, and updates that found the mirror busy.
+    not permit or that name something missing, a new source that cannot be one, and updates that
+    found the mirror busy.
     """
     if isinstance(error, Aborted | UsageError):
         return
     kind = kind or kind_of(verb)
     if isinstance(error, Busy if kind == UPDATE else NotFound):
+        return
+    if verb is Verb.CHANGE_SOURCE and isinstance(error, Refused | Unsupported):
         return
     row = book.mirror(mirror_id)
     if row is not None and isinstance(error, Refused):

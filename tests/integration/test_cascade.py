@@ -112,6 +112,8 @@ def test_a_source_without_the_base_is_refused(world: World, lab: Lab, last: Driv
     ):
         world.service.change_source("far", str(lab.foreign()))
     assert (world.paths.mirrors / "far.toml").read_text() == before
+    [far] = world.service.status("far")
+    assert not far.problems, "the mirror is as it was"
 
 
 def test_the_middle_of_a_cascade_cannot_be_reversed_or_rolled_back(
