@@ -173,7 +173,7 @@ def demand_unmounted(one: SnapshotEntry, where: str) -> None:
             raise Busy(
                 f"'{one.snapshot.name}' is mounted at {mount.path}",
                 where=where,
-                hint="Unmount it there, and try again. (Each update tries again by itself.)",
+                hint="Unmount it there, and try again. An update tries again by itself.",
             )
 
 

@@ -41,7 +41,7 @@ def failed(
     kind = kind or kind_of(verb)
     if isinstance(error, Busy if kind == UPDATE else NotFound):
         return
-    if verb is Verb.CHANGE_SOURCE and isinstance(error, Refused | Unsupported):
+    if verb is Verb.CHANGE_SOURCE and type(error) in (Refused, Unsupported):
         return
     row = book.mirror(mirror_id)
     if row is not None and isinstance(error, Refused):

@@ -8,7 +8,6 @@ clock that jumped, is refused until it is confirmed (`mirrord prune NAME --accep
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 from mirrord.core.errors import Busy, MirrordError, Refused
@@ -23,6 +22,8 @@ from mirrord.system import clock
 
 #: A prune of at most this many is not checked against the share.
 _FEW = 3
+#: An event that is among so many of the last ones is not repeated.
+_TOLD = 20
 _ROOM_WAIT_S = 30.0
 _POLL_S = 0.5
 
@@ -71,9 +72,12 @@ def prune(mirror: Mirror, here: list[Snapshot], there: list[Snapshot], *, shown:
         for end in ends:
             doubts += [f"at the {end.name}: {doubt}" for doubt in end.doubts]
         certain = [end for end in ends if not end.doubts and not end.driver.append_only]
-        _delete(mirror, certain, here, there)
-        _delete_left_over(mirror, here, there)
-        left = {
+        in_use = _delete(mirror, certain, here, there)
+        in_use |= _delete_left_over(mirror, here, there)
+        told = {event.text for event in mirror.catalogue.events(mirror.id, limit=_TOLD)}
+        for text in set(in_use.values()) - told if in_use else ():
+            mirror.catalogue.add_event(mirror.id, "warning", text)
+        left = in_use.keys() | {
             s.guid for end in ends for s in (end.kept if not end.doubts else end.kept + end.gone)
         }
         left |= {s.guid for s in (*here, *there) if s.kind is not SnapshotKind.REFERENCE}
@@ -150,8 +154,11 @@ def _by_rules(
 
 def _delete(
     mirror: Mirror, ends: Sequence[End], here: Sequence[Snapshot], there: Sequence[Snapshot]
-) -> None:
-    """Pin at both ends what is needed from now on; then delete at the given ends."""
+) -> dict[str, str]:
+    """Pin at both ends what is needed from now on; then delete at the given ends. Returns as
+    `_delete_at`.
+    """
+    in_use: dict[str, str] = {}
     gone = {end.name: end.gone for end in ends}
     from_source, from_destination = gone.get("source", []), gone.get("destination", [])
     pins = pinning.wanted(mirror, here, there)
@@ -161,22 +168,26 @@ def _delete(
             live = mirror.source.facts().role is Role.LIVE
             pinning.replace(mirror, mirror.source, here, pins.source)
             if live:
-                _delete_at_source(mirror, from_source, pins.source)
+                in_use = _delete_at_source(mirror, from_source, pins.source)
             else:
                 # A cascade: those snapshots belong to the upstream mirror, which prunes them.
                 mirror.catalogue.remove_snapshots(mirror.id, [s.guid for s in from_source])
-    _delete_at(mirror, mirror.destination, from_destination, pins.destination)
+    return in_use | _delete_at(mirror, mirror.destination, from_destination, pins.destination)
 
 
-def _delete_left_over(mirror: Mirror, here: Sequence[Snapshot], there: Sequence[Snapshot]) -> None:
-    """Finish deletions that were interrupted between two members."""
-    newest = plan.newest_complete_set(here, there)
+def _delete_left_over(
+    mirror: Mirror, here: Sequence[Snapshot], there: Sequence[Snapshot]
+) -> dict[str, str]:
+    """Finish deletions that were interrupted between two members. Returns as `_delete_at`."""
+    newest, in_use = plan.newest_complete_set(here, there), {}
     if not mirror.destination.append_only:
-        _delete_at(mirror, mirror.destination, plan.left_over(there, mirror.id, newest), ())
+        gone = plan.left_over(there, mirror.id, newest)
+        in_use = _delete_at(mirror, mirror.destination, gone, ())
     if rest := plan.left_over(here, mirror.id, newest):
         with mirror.source_locked():
             if mirror.source.facts().role is Role.LIVE:
-                _delete_at(mirror, mirror.source, rest, ())
+                in_use |= _delete_at(mirror, mirror.source, rest, ())
+    return in_use
 
 
 def drop_aborted(
@@ -195,7 +206,8 @@ def drop_aborted(
         with mirror.source_locked():
             if mirror.source.facts().role is not Role.LIVE:
                 return here
-            _delete_at(mirror, mirror.source, gone, ())
+            in_use = _delete_at(mirror, mirror.source, gone, ())
+            gone = [one for one in gone if one.guid not in in_use]
     except (MirrordError, OSError) as error:
         text = f"the snapshots of an aborted set were not deleted: {one_line(error)}"
         mirror.catalogue.add_event(mirror.id, "warning", text)
@@ -206,34 +218,35 @@ def drop_aborted(
     return [one for one in here if one not in gone]
 
 
-def _delete_at_source(mirror: Mirror, gone: Sequence[Snapshot], pinned: Sequence[str]) -> None:
+def _delete_at_source(
+    mirror: Mirror, gone: Sequence[Snapshot], pinned: Sequence[str]
+) -> dict[str, str]:
     guids = [snapshot.guid for snapshot in gone]
     # One that several mirrors share is deleted by the last of them.
     others = mirror.catalogue.others(mirror.id, str(mirror.source), guids)
     alone = [snapshot for snapshot in gone if snapshot.guid not in others]
-    _delete_at(mirror, mirror.source, alone, pinned)
+    in_use = _delete_at(mirror, mirror.source, alone, pinned)
     mirror.catalogue.remove_snapshots(mirror.id, [guid for guid in guids if guid in others])
+    return in_use
 
 
 def _delete_at(
     mirror: Mirror, driver: Driver, gone: Sequence[Snapshot], pinned: Sequence[str]
-) -> None:
-    """pinned: what the mirror has pinned there, which may include what is to be deleted.
-
-    `Busy` when one is in use: the others are deleted.
+) -> dict[str, str]:
+    """Delete all but those in use; returns these: guid -> why. pinned: what the mirror has pinned
+    there, which may include what is to be deleted.
     """
     guids = {snapshot.guid for snapshot in gone}
     if not guids.isdisjoint(pinned):
         driver.pin(mirror.id, [guid for guid in pinned if guid not in guids])
-    in_use: Busy | None = None
+    in_use = {}
     for snapshot in gone:
         try:
             if snapshot.guid:
                 driver.delete_snapshot(snapshot.guid)
         except Busy as error:
-            in_use = error
-    if in_use is not None:
-        raise in_use
+            in_use[snapshot.guid] = one_line(error)
+    return in_use
 
 
 def make_room(mirror: Mirror, member: int, need_bytes: int, *, base: str | None) -> None:
@@ -252,8 +265,7 @@ def make_room(mirror: Mirror, member: int, need_bytes: int, *, base: str | None)
         return
     gone = [one._replace(guid=mirror.destination.parts(one.guid)[member]) for one in end.gone]
     pinned = [mirror.destination.parts(guid)[member] for guid in pinning.own(mirror, there)]
-    with suppress(Busy):  # the others may be enough
-        _delete_at(mirror, driver, gone, list(filter(None, pinned)))
+    _delete_at(mirror, driver, gone, list(filter(None, pinned)))
     mirror.catalogue.add_event(
         mirror.id,
         "info",
@@ -302,17 +314,17 @@ def prune_now(mirror: Mirror, *, dry_run: bool, accept: bool) -> Result:
                 "planned", "\n".join([*lines, f"{_count(count)} would be deleted."]), data
             )
         refused = [end for end in ends if end.doubts and not accept]
-        _delete(mirror, [end for end in ends if end not in refused], here, there)
-        _delete_left_over(mirror, here, there)
+        in_use = _delete(mirror, [end for end in ends if end not in refused], here, there)
+        in_use |= _delete_left_over(mirror, here, there)
         left = {s.guid for s in (*mirror.source.snapshots(), *mirror.destination.snapshots())}
         mine = mirror.catalogue.snapshots(mirror.id)
         mirror.catalogue.remove_snapshots(mirror.id, [guid for guid in mine if guid not in left])
-        count -= sum(len(end.gone) for end in refused)
+        count -= sum(end in refused or one.guid in in_use for end in ends for one in end.gone)
         if accept:
             mirror.catalogue.accept(mirror.id, mirror.row().sequence)
         if count:
             mirror.catalogue.add_event(mirror.id, "info", f"pruned {_count(count)}")
-        lines.append(f"{_count(count)} deleted.")
+        lines += [f"{_count(count)} deleted.", *in_use.values()]
         if refused:
             lines.append(
                 f"Nothing was deleted where there is doubt. To delete those, too: 'mirrord prune "

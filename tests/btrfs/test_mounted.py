@@ -68,8 +68,13 @@ def test_it_is_kept_until_it_is_unmounted(world: World, tmp_path: Path, kind: st
         assert sorted(at.iterdir()) == there and view.is_dir()
         with pytest.raises(Busy, match="is mounted at"):
             world.driver("destination").delete_snapshot(shown.guid)
-        events = [event.text for event in world.service.history(NAME, limit=3).events]
-        assert any(f"'{shown.name}' is mounted at {at}" in text for text in events)
+        told = f"'{shown.name}' is mounted at {at}"
+        made_by_hand = world.service.prune(NAME, dry_run=False, accept=False)
+        assert made_by_hand.status == "done" and "0 snapshots deleted" in made_by_hand.text
+        assert told in made_by_hand.text
+        events = [event.text for event in world.service.history(NAME, limit=50).events]
+        assert sum(told in text for text in events) == 1
+        assert not world.status()["problems"]
     assert len(updated(world, range(4, 5))) == 1 and not view.exists()
 
 
