@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,15 @@ class Store:
     It has one connection: use from one thread at a time.
     """
 
-    def __init__(self, path: Path, turn: threading.Lock | None = None) -> None:
+    def __init__(
+        self, path: Path, turn: threading.Lock | None = None, *, brief: bool = False
+    ) -> None:
         """turn: serializes writers in other threads of this process. SQLite would make them poll,
-        and on a slow disk one might never succeed.
+        and on a slow disk one might never succeed. brief: for one command, which reads a copy when
+        the disk is full.
         """
         self.path = path
+        self._brief = brief
         self._turn = turn or threading.Lock()
         self._db = self._open()
 
@@ -50,10 +54,27 @@ class Store:
                 self.path.chmod(0o600)
             try:
                 self._prepare(db)
+            except sqlite3.OperationalError as error:
+                db.close()
+                if not self._brief or error.sqlite_errorname != "SQLITE_IOERR_SHMSIZE":
+                    raise
+                db = self._copied()
             except BaseException:
                 db.close()
                 raise
         return db
+
+    def _copied(self) -> sqlite3.Connection:
+        """A copy in memory, to read. On a full disk SQLite cannot make the file that processes need
+        to share a catalogue, so nobody else has it open: this one reads it alone, and with it what
+        a crash has left in the log.
+        """
+        copy = sqlite3.connect(IN_MEMORY, isolation_level=None, check_same_thread=False)
+        with closing(sqlite3.connect(self.path, timeout=_OTHERS_S)) as file:
+            file.execute("PRAGMA locking_mode = EXCLUSIVE")
+            file.backup(copy)
+        copy.execute("PRAGMA query_only = ON")
+        return copy
 
     def _prepare(self, db: sqlite3.Connection) -> None:
         db.execute("PRAGMA foreign_keys = ON")
@@ -94,7 +115,7 @@ class Store:
             yield
         except sqlite3.OperationalError as error:
             text = str(error)
-            if "full" in text:
+            if "full" in text or "readonly" in text:  # of `_copied`
                 raise NoSpace(
                     "the catalogue cannot be written: no space is left",
                     where=where,

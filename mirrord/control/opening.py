@@ -43,6 +43,7 @@ class Opener:
         """shared: with the other services of this process; None: there is no other one."""
         self.paths = paths
         self.shared = shared or Shared()
+        self._is_brief = shared is None
         self.definitions = Definitions(paths.mirrors, self._source_of)
         self._watcher = watcher or Silent()
         self._catalogue: Catalogue | None = None
@@ -93,7 +94,9 @@ class Opener:
         """The catalogue, opened at first use."""
         if self._catalogue is None:
             self.paths.make()
-            self._catalogue = Catalogue(self.paths.catalogue, self.shared.turn)
+            self._catalogue = Catalogue(
+                self.paths.catalogue, self.shared.turn, brief=self._is_brief
+            )
         return self._catalogue
 
     def _source_of(self, mirror_id: str) -> str:

@@ -6,11 +6,13 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from mirrord.core.errors import MirrordError, NoSpace, Refused
+from mirrord.control.shared import Shared
+from mirrord.core.errors import IoFailed, MirrordError, NoSpace, Refused
 from mirrord.core.model import Role
 from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.system import steps
@@ -182,6 +184,34 @@ def test_with_a_catalogue_that_cannot_be_used(mirror: Mirror, what: str) -> None
         assert mirror.content() == "in the emergency"
         mirror.service.resync(NAME, yes=True)
         assert mirror.content() == "two"
+    finally:
+        mirror.service.close()
+        if os.path.ismount(mirror.paths.state):
+            subprocess.run(["umount", mirror.paths.state], check=True)
+
+
+def test_a_full_disk_of_the_catalogue_hides_nothing(mirror: Mirror) -> None:
+    """Commands that only show read a copy; the others say why, and change nothing."""
+    mirror.service.close()
+    shown = [one.name for one in mirror.again().snapshots(NAME).snapshots]
+    mirror.service.close()
+    try:
+        _full_state(mirror)
+        for _ in range(2):
+            service = mirror.again()
+            assert service.status(NAME)[0].state == "mirrored"
+            assert [one.name for one in service.snapshots(NAME).snapshots] == shown
+            assert len(service.history(NAME, limit=9).transfers) == 2
+            (mirror.source / "file").write_text("three")
+            with pytest.raises(NoSpace, match="the catalogue cannot be written"):
+                service.update(NAME)
+            assert mirror.content() == "two"
+            service.close()
+        with closing(Service(mirror.paths, shared=Shared())) as lasting, pytest.raises(IoFailed):
+            lasting.status(NAME)
+        (mirror.paths.state / "fill").unlink()
+        mirror.again().update(NAME)
+        assert mirror.content() == "three"
     finally:
         mirror.service.close()
         if os.path.ismount(mirror.paths.state):
