@@ -116,16 +116,22 @@ def aborted(
 
 
 def find_base(
-    name: str, source: Sequence[Snapshot], destination: Sequence[Snapshot], shown: str
+    name: str, source: Sequence[Snapshot], destination: Sequence[Snapshot], shown: str | None
 ) -> Snapshot | Conflict:
     """The source's copy of the base of the next update, or why there is none.
 
     It is what the destination shows, unless the source was rolled back to before that (a restore)
-    and cannot send from there: then it is the newest common one before that.
+    and cannot send from there: then it is the newest common one before that. shown: None when the
+    view is missing, or members show different sets; then it is the newest common one.
     """
     here = {snapshot.guid: snapshot for snapshot in source}
     there = {snapshot.guid: snapshot for snapshot in destination}
     hint = _hint(name, source, destination)
+    if shown is None:
+        common = newest_complete_set(source, destination)
+        if common is None:
+            return Conflict("no snapshot of the destination exists at the source", hint)
+        return here[common.guid]
     if shown not in there:
         return Conflict("the snapshot that the destination shows was deleted there", hint)
     label = there[shown].name

@@ -100,7 +100,7 @@ def _transfer_all(
         # Stagings of an unknown transfer: the catalogue was lost, or is an older one.
         for staging in mirror.destination.stagings():
             mirror.destination.discard(staging.transfer_id)
-    base = _base(mirror, here, there, shown)
+    base = _base(mirror, here, there, shown, first=verb is Verb.INITIALIZE)
     if base is not None and not replaced:
         check_descent(mirror, here, {one.guid for one in there})
     here = prune.drop_aborted(mirror, here, there, base)
@@ -298,16 +298,14 @@ def _shown(mirror: Mirror) -> str | None:
 
 
 def _base(
-    mirror: Mirror, here: list[Snapshot], there: list[Snapshot], shown: str | None
+    mirror: Mirror, here: list[Snapshot], there: list[Snapshot], shown: str | None, *, first: bool
 ) -> Snapshot | None:
-    if shown is None:
-        # The view may be missing, or members may show different sets, with intact snapshots.
-        common = plan.newest_complete_set(here, there)
-        return next((one for one in here if common and one.guid == common.guid), None)
     found = plan.find_base(mirror.name, here, there, shown)
     if isinstance(found, plan.Conflict):
+        if shown is None and (first or not there):
+            return None
         intact = any(one.guid == shown and one.intact for one in there)
-        left = mirror.source.base_left(shown) if intact else None
+        left = mirror.source.base_left(shown) if shown and intact else None
         if left is not None:
             return left
         _check_source(mirror)  # a missing source is the better explanation

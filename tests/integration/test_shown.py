@@ -17,12 +17,14 @@ import pytest
 
 from mirrord.catalogue.arguments import Arguments
 from mirrord.catalogue.store import Catalogue
-from mirrord.core.errors import MirrordError, NoSpace, Refused
+from mirrord.core.errors import Diverged, MirrordError, NoSpace, Refused
 from mirrord.core.states import Verb
 from mirrord.engine import failures
 from tests.contract.lab_btrfs import BtrfsLab
+from tests.failover.volumes import replace
 from tests.support import btrfs
 from tests.support.labs import open_lab
+from tests.support.snapshots import delete_by_force
 from tests.support.world import NAME, World
 
 
@@ -198,6 +200,26 @@ def test_a_source_that_is_gone_is_named_and_not_its_snapshots(disk: Disk) -> Non
     assert caught.value.where == world.end("source")
     [failure] = world.status()["failures"]
     assert failure["verb"] == "update" and world.end("source") in failure["error"]
+
+
+def test_a_destination_without_its_view_is_not_filled_with_another_volume(disk: Disk) -> None:
+    """The source was replaced, with its snapshots, and the view was removed: no full transfer."""
+    world = disk.world
+    world.initialized(keep_destination=2)
+    source = world.lab.source()
+    for one in source.snapshots():
+        delete_by_force(source, one.guid)
+    replace(world.lab, source)
+    destination = world.lab.destination()
+    if world.lab.kind == "btrfs":
+        Path(destination.facts().view).unlink()
+    before = [one.guid for one in destination.snapshots()]
+    for _ in range(3):
+        with pytest.raises(Diverged) as caught:
+            world.service.update(NAME)
+        assert "a full transfer is required" in caught.value.hint
+    assert [one.guid for one in world.lab.destination().snapshots()] == before
+    assert world.service.break_off(NAME).status == "done", "the way on, as the hint says"
 
 
 def test_a_verb_that_fails_before_it_holds_anything_is_seen_until_one_succeeds(disk: Disk) -> None:

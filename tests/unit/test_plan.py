@@ -53,6 +53,13 @@ def test_find_base_names_what_is_wrong_and_the_way_on() -> None:
     assert isinstance(nothing, Conflict) and "full transfer" in nothing.hint
 
 
+def test_a_destination_that_shows_nothing_needs_a_common_snapshot() -> None:
+    found = find_base("home", [snap(1)], [snap(1), snap(2)], None)
+    assert isinstance(found, Snapshot) and found.guid == "g1"
+    other = find_base("home", [snap(3)], [snap(1), snap(2)], None)
+    assert isinstance(other, Conflict) and "full transfer" in other.hint
+
+
 def test_a_source_that_went_back_sends_from_what_both_had_before() -> None:
     there = [snap(1), snap(2)]
     here = [snap(1), snap(2)._replace(aside=True)]
