@@ -148,6 +148,17 @@ def permission_missing(where: str, what: str) -> MirrordError:
     )
 
 
+def not_permitted(where: str, what: str) -> MirrordError:
+    """Something that not even root may do."""
+    return PermissionMissing(
+        "permission denied",
+        where=where,
+        why=what,
+        hint="Check with 'lsattr -d' whether the volume or its folder is immutable or append-only, "
+        "and remove that with 'chattr -i -a'. In a container root also needs CAP_SYS_ADMIN.",
+    )
+
+
 def image_not_empty(where: str) -> MirrordError:
     """An image that would become a replica, and so be overwritten."""
     return Refused(

@@ -26,6 +26,9 @@ SEND_COMPRESSED = 0x10
 
 _BTRFS_SUPER_MAGIC = 0x9123683E
 _IOC_SEND = 0x40489426
+_IOC_GETFLAGS, _IOC_SETFLAGS = 0x80086601, 0x40086602
+#: FS_APPEND_FL and FS_IMMUTABLE_FL.
+_PROTECTED = 0x20 | 0x10
 _IOC_SNAP_CREATE_V2 = 0x50009417
 #: Source descriptor, flags (struct btrfs_ioctl_vol_args_v2), then the name in the folder.
 _SNAPSHOT = struct.Struct("=q8xQ32x4040s")
@@ -108,6 +111,27 @@ def snapshot(source: str | Path, path: str | Path, *, read_only: bool) -> None:
         flags = _SNAPSHOT_READ_ONLY if read_only else 0
         words = _SNAPSHOT.pack(descriptor, flags, name)
         _ioctl_at(os.fsdecode(folder), _IOC_SNAP_CREATE_V2, ctypes.create_string_buffer(words))
+
+
+def is_protected(path: str | Path) -> bool:
+    """Whether a directory is immutable or append-only (`chattr +i`, `+a`)."""
+    with opened(path, os.O_DIRECTORY) as descriptor:
+        return bool(_attributes(descriptor) & _PROTECTED)
+
+
+def remove_protection(path: str | Path) -> None:
+    """Do what `chattr -i -a` does to a directory; OSError in a read-only subvolume that has any."""
+    with opened(path, os.O_DIRECTORY) as descriptor:
+        flags = _attributes(descriptor)
+        if flags & _PROTECTED:
+            words = struct.pack("=q", flags & ~_PROTECTED)
+            _ioctl(descriptor, _IOC_SETFLAGS, ctypes.create_string_buffer(words))
+
+
+def _attributes(descriptor: int) -> int:
+    words = ctypes.create_string_buffer(8)
+    _ioctl(descriptor, _IOC_GETFLAGS, words)
+    return int(struct.unpack_from("=i", words)[0])
 
 
 def send(
@@ -334,6 +358,8 @@ def as_mirrord_error(error: OSError, where: str) -> MirrordError:
     why = error.strerror or str(error)
     if error.filename:
         why = f"{os.fsdecode(error.filename)}: {why}"
+    if error.errno == errno.EPERM and os.geteuid() == 0:
+        return refusals.not_permitted(where, why)
     if error.errno in (errno.EPERM, errno.EACCES):
         return refusals.permission_missing(where, f"{why}; btrfs snapshots and streams need root")
     if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -159,12 +159,15 @@ def snapshot(op: str, source: str | Path, path: str | Path, *, read_only: bool) 
 def snapshots(op: str, wanted: Mapping[Path, Path], *, read_only: bool) -> None:
     """Make each path a snapshot of its source, as close together in time as the kernel can:
     snapshots requested before it commits belong to one commit, and so to one point in time. An
-    error names the source that it is about.
+    error names the source that it is about. A writable one is never immutable, as its source may
+    have been: it could not be renamed.
     """
 
     def take(path: Path, source: Path) -> None:
         try:
             ioctl.snapshot(source, path, read_only=read_only)
+            if not read_only:
+                ioctl.remove_protection(path)
         except OSError as error:
             if error.errno == errno.ETXTBSY:
                 raise _swap_file_active(source) from error
@@ -219,7 +222,15 @@ def _active_swap_files(volume: Path) -> list[str]:
 def delete(op: str, path: str | Path) -> None:
     """Delete a subvolume, read-only or not; durable with the next sync of its directory."""
     steps.reached(op)
-    btrfsutil.delete_subvolume(os.fspath(path))
+    try:
+        btrfsutil.delete_subvolume(os.fspath(path))
+    except OSError as error:
+        if error.errno != errno.EPERM or not ioctl.is_protected(path):
+            raise
+        # The snapshot of a volume that was immutable is immutable, too.
+        btrfsutil.set_subvolume_read_only(os.fspath(path), False)
+        ioctl.remove_protection(path)
+        btrfsutil.delete_subvolume(os.fspath(path))
 
 
 def delete_all(op: str, path: str | Path, nested: Collection[str] | None = None) -> None:

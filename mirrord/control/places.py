@@ -24,7 +24,29 @@ def check_places(mirror: Mirror) -> tuple[str, ...]:
                 "two members are the same volume", where=str(source), why=f"so is {other}"
             )
         notes += _check_pair(facts, source, destination)
+    _check_apart(mirror)
     return tuple(dict.fromkeys(notes))
+
+
+def _check_apart(mirror: Mirror) -> None:
+    """`Refused` when members have the same destination, or one inside another, by a link. (Names of
+    datasets are not paths: definitions look at those.)
+    """
+    pairs = mirror.definition.pairs
+    found: list[tuple[str, str, str]] = []
+    for pair, driver in zip(pairs, mirror.destination.drivers, strict=True):
+        host, real = pair.destination.host, driver.facts().view
+        if not pair.destination.location.startswith("/") or not real:
+            continue
+        for other, its_host, there in found:
+            inner, outer = sorted((real, there), key=len, reverse=True)
+            if host == its_host and f"{inner}/".startswith(f"{outer}/"):
+                raise Refused(
+                    "two members have the same destination, or one is inside the other",
+                    where=str(driver),
+                    why=f"it is really {real}; {other} is {there}",
+                )
+        found.append((str(driver), host, real))
 
 
 def _check_pair(source: VolumeFacts, sender: Driver, receiver: Driver) -> tuple[str, ...]:

@@ -174,6 +174,13 @@ def begin_test(mirror: Mirror, place: str) -> Result:
         mirror.permit(Verb.BREAK)
         facts = mirror.destination.facts()
         check_destination(facts, mirror)
+        if facts.role is Role.LIVE:
+            raise Refused(
+                "the destination is already writable",
+                where=facts.view,
+                why=f"'{mirror.name}' is broken off; a copy is made of a read-only destination",
+                hint=after_break.to_mirror_again(mirror),
+            )
         if facts.role is not Role.MIRROR or not facts.shown:
             raise nothing_shown(str(mirror.destination))
         status = "already_there" if facts.copy else "done"

@@ -30,6 +30,15 @@ def test_a_try_leaves_the_mirror_as_it_is(world: World) -> None:
     assert world.status()["copy"] == ""
 
 
+def test_a_destination_that_is_writable_gets_no_copy(world: World) -> None:
+    world.initialized()
+    world.service.break_off(NAME)
+    with pytest.raises(Refused, match="already writable") as caught:
+        world.service.begin_test(NAME)
+    assert "mirrord resync" in caught.value.hint
+    assert world.service.resync(NAME, yes=True).status == "done"
+
+
 @pytest.mark.in_process
 def test_the_command_line_makes_and_removes_a_copy(world: World) -> None:
     world.create()

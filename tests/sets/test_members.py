@@ -11,10 +11,13 @@ import pytest
 from mirrord.core.errors import Refused, Unsupported
 from mirrord.core.model import Role, SnapshotKind
 from mirrord.drivers.contract import Driver
+from mirrord.system.paths import Paths
 from tests.crash.faults import attempt, labels
 from tests.crash.scenes import end, sound
 from tests.failover.volumes import lose
+from tests.support import btrfs
 from tests.support.places import away
+from tests.support.verbs import Service
 from tests.support.world import NAME, SetWorld
 
 #: What shows a new set at a member, and what only commits it.
@@ -325,3 +328,18 @@ def test_a_restore_that_lost_what_one_member_had_received_sends_that_again(
     ready.lab.change(ready.lab.source(), 3)
     ready.service.update(NAME)
     assert ready.in_step()
+
+
+def test_members_with_one_destination_by_a_link_are_refused(tmp_path: Path) -> None:
+    with btrfs.folders() as (here, there):
+        sources = [btrfs.make_subvolume(here / name) for name in ("a", "b")]
+        (there / "real").mkdir()
+        (there / "link").symlink_to("real")
+        ends = [there / "real/v", there / "link/v"]
+        pairs = [f"btrfs:{a}=btrfs:{b}" for a, b in zip(sources, ends, strict=True)]
+        home = tmp_path / "home"
+        service = Service(Paths(home / "etc", home / "state", home / "run"))
+        with pytest.raises(Refused, match="have the same destination") as caught:
+            service.create("m", members=tuple(pairs))
+        assert str(ends[1]) in caught.value.where and str(ends[0]) in caught.value.why
+        service.close()
