@@ -302,8 +302,8 @@ def _base(
 ) -> Snapshot | None:
     found = plan.find_base(mirror.name, here, there, shown)
     if isinstance(found, plan.Conflict):
-        if shown is None and (first or not there):
-            return None
+        if shown is None and (first or not any(map(plan.usable, there))):
+            return None  # there is no copy that a full transfer could replace
         intact = any(one.guid == shown and one.intact for one in there)
         left = mirror.source.base_left(shown) if shown and intact else None
         if left is not None:

@@ -12,10 +12,12 @@ from mirrord.core.errors import Refused, Unsupported
 from mirrord.core.model import Role, SnapshotKind
 from mirrord.drivers.contract import Driver
 from mirrord.system.paths import Paths
+from tests.contract.sets import SetLab
 from tests.crash.faults import attempt, labels
 from tests.crash.scenes import end, sound
-from tests.failover.volumes import lose
+from tests.failover.volumes import delete_subvolume, lose
 from tests.support import btrfs
+from tests.support.labs import open_lab
 from tests.support.places import away
 from tests.support.verbs import Service
 from tests.support.world import NAME, SetWorld
@@ -343,3 +345,19 @@ def test_members_with_one_destination_by_a_link_are_refused(tmp_path: Path) -> N
             service.create("m", members=tuple(pairs))
         assert str(ends[1]) in caught.value.where and str(ends[0]) in caught.value.why
         service.close()
+
+
+def test_a_destination_without_a_complete_set_is_filled_again(tmp_path: Path) -> None:
+    """Of the only set one member's snapshot was deleted by hand: no break could begin with it."""
+    with open_lab("lab_set_btrfs", tmp_path) as lab:
+        assert isinstance(lab, SetLab)
+        world = SetWorld(lab, tmp_path / "home")
+        world.initialized(keep_source=1, keep_destination=1)
+        lab.change(lab.source(), 1)
+        world.service.update(NAME)
+        for driver in (lab.source().drivers[0], lab.destination().drivers[1]):
+            for one in driver.snapshots():
+                delete_subvolume(Path(one.path))
+        world.service.update(NAME)
+        assert world.in_step()
+        world.clean_up()
