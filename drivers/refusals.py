@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from mirrord.core.errors import (
     MIRROR,
     Busy,
@@ -139,24 +141,14 @@ def stream_damaged(where: str, why: str) -> MirrordError:
 
 
 def permission_missing(where: str, what: str) -> MirrordError:
-    """A privilege is missing."""
-    return PermissionMissing(
-        "permission denied",
-        where=where,
-        why=what,
-        hint="Run it as root (or with sudo).",
-    )
-
-
-def not_permitted(where: str, what: str) -> MirrordError:
-    """Something that not even root may do."""
-    return PermissionMissing(
-        "permission denied",
-        where=where,
-        why=what,
-        hint="Check with 'lsattr -d' whether the volume or its folder is immutable or append-only, "
-        "and remove that with 'chattr -i -a'. In a container root also needs CAP_SYS_ADMIN.",
-    )
+    """A privilege is missing, or not even root may do it."""
+    hint = "Run it as root (or with sudo)."
+    if os.geteuid() == 0:
+        hint = (
+            "Check with 'lsattr' whether it or its folder is immutable or append-only, and remove "
+            "that with 'chattr -i -a'. In a container root also needs CAP_SYS_ADMIN."
+        )
+    return PermissionMissing("permission denied", where=where, why=what, hint=hint)
 
 
 def image_not_empty(where: str) -> MirrordError:

@@ -358,10 +358,9 @@ def as_mirrord_error(error: OSError, where: str) -> MirrordError:
     why = error.strerror or str(error)
     if error.filename:
         why = f"{os.fsdecode(error.filename)}: {why}"
-    if error.errno == errno.EPERM and os.geteuid() == 0:
-        return refusals.not_permitted(where, why)
     if error.errno in (errno.EPERM, errno.EACCES):
-        return refusals.permission_missing(where, f"{why}; btrfs snapshots and streams need root")
+        need = "; btrfs snapshots and streams need root" if os.geteuid() else ""
+        return refusals.permission_missing(where, why + need)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return refusals.no_space(where, why)
     if error.errno == errno.EROFS:
