@@ -34,7 +34,7 @@ class Store:
         the disk is full.
         """
         self.path = path
-        self._brief = brief
+        self._brief, self._is_copy = brief, False
         self._turn = turn or threading.Lock()
         self._db = self._open()
 
@@ -73,7 +73,9 @@ class Store:
         with closing(sqlite3.connect(self.path, timeout=_OTHERS_S)) as file:
             file.execute("PRAGMA locking_mode = EXCLUSIVE")
             file.backup(copy)
+        self._prepare(copy)
         copy.execute("PRAGMA query_only = ON")
+        self._is_copy = True
         return copy
 
     def _prepare(self, db: sqlite3.Connection) -> None:
@@ -115,7 +117,7 @@ class Store:
             yield
         except sqlite3.OperationalError as error:
             text = str(error)
-            if "full" in text or "readonly" in text:  # of `_copied`
+            if "full" in text or (self._is_copy and "readonly" in text):
                 raise NoSpace(
                     "the catalogue cannot be written: no space is left",
                     where=where,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mirrord.control.shared import Shared
-from mirrord.core.errors import IoFailed, MirrordError, NoSpace, Refused
+from mirrord.core.errors import Damaged, IoFailed, MirrordError, NoSpace, Refused
 from mirrord.core.model import Role
 from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.system import steps
@@ -216,6 +217,19 @@ def test_a_full_disk_of_the_catalogue_hides_nothing(mirror: Mirror) -> None:
         mirror.service.close()
         if os.path.ismount(mirror.paths.state):
             subprocess.run(["umount", mirror.paths.state], check=True)
+
+
+def test_a_copy_of_a_newer_catalogue_is_not_read(mirror: Mirror) -> None:
+    mirror.service.close()
+    with closing(sqlite3.connect(mirror.paths.catalogue)) as db:
+        db.execute("PRAGMA user_version = 999")
+    try:
+        _full_state(mirror)
+        with pytest.raises(Damaged, match="written by a newer mirrord"):
+            mirror.again().status(NAME)
+    finally:
+        mirror.service.close()
+        subprocess.run(["umount", mirror.paths.state], check=True)
 
 
 def test_a_break_that_fails_is_not_done_later(mirror: Mirror) -> None:
