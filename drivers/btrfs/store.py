@@ -163,11 +163,11 @@ def remove(place: Layout, one: SnapshotEntry, parts: Collection[str] = ()) -> No
 
 
 def demand_unmounted(one: SnapshotEntry, where: str) -> None:
-    """`Busy` for a snapshot that is mounted by itself, in whole or in part, in any mount namespace:
-    whoever uses the mount would find nothing there.
+    """`Busy` for a snapshot that is mounted by itself, or whose assembled tree is, in whole or in
+    part, in any mount namespace: whoever uses the mount would find nothing there.
     """
     device = layout.mount_points()[layout.mount_of(one.path)].device
-    inside = f"/{subvolume.path_inside(one.path)}/"
+    inside = f"/{os.path.dirname(subvolume.path_inside(one.path))}/"
     for mount in mounts.everywhere():
         if mount.device == device and f"{mount.root}/".startswith(inside):
             raise Busy(

@@ -18,10 +18,13 @@ from tests.support.world import NAME, World
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
+    """One mirror; of nested subvolumes for tests whose parameter says so."""
     with btrfs.folders() as (here, there):
         made = World(BtrfsLab(here, there), tmp_path / "home")
-        made.initialized(keep_destination=1)
+        if nested := getattr(request, "param", False):
+            btrfs.make_subvolume(Path(made.lab.source().location) / "inner")
+        made.initialized(nested=nested, keep_destination=1)
         yield made
         made.clean_up()
 
@@ -76,6 +79,18 @@ def test_it_is_kept_until_it_is_unmounted(world: World, tmp_path: Path, kind: st
         assert sum(told in text for text in events) == 1
         assert not world.status()["problems"]
     assert len(updated(world, range(4, 5))) == 1 and not view.exists()
+
+
+@pytest.mark.parametrize("world", [True], indirect=True, ids=["nested"])
+def test_the_view_of_nested_subvolumes_is_kept_while_it_is_mounted(
+    world: World, tmp_path: Path
+) -> None:
+    """What is shown is a tree that was assembled from the snapshots."""
+    view = Path(world.driver("destination").facts().view)
+    with mounted(view.resolve(), tmp_path / "at", "--bind") as at:
+        assert len(updated(world, range(2))) == 2
+        assert (at / "inner").is_dir()
+    assert len(updated(world, range(2, 3))) == 1
 
 
 def test_a_mount_in_another_namespace_counts(world: World, tmp_path: Path) -> None:
