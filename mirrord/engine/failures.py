@@ -41,6 +41,7 @@ def failed(
     kind = kind or kind_of(verb)
     if isinstance(error, Busy if kind == UPDATE else NotFound):
         return
+    # (More special refusals, as of a stale epoch, are about the mirror.)
     if verb is Verb.CHANGE_SOURCE and type(error) in (Refused, Unsupported):
         return
     row = book.mirror(mirror_id)

@@ -74,9 +74,10 @@ def prune(mirror: Mirror, here: list[Snapshot], there: list[Snapshot], *, shown:
         certain = [end for end in ends if not end.doubts and not end.driver.append_only]
         in_use = _delete(mirror, certain, here, there)
         in_use |= _delete_left_over(mirror, here, there)
-        told = {event.text for event in mirror.catalogue.events(mirror.id, limit=_TOLD)}
-        for text in set(in_use.values()) - told if in_use else ():
-            mirror.catalogue.add_event(mirror.id, "warning", text)
+        if in_use:
+            told = {event.text for event in mirror.catalogue.events(mirror.id, limit=_TOLD)}
+            for text in set(in_use.values()) - told:
+                mirror.catalogue.add_event(mirror.id, "warning", text)
         left = in_use.keys() | {
             s.guid for end in ends for s in (end.kept if not end.doubts else end.kept + end.gone)
         }
