@@ -81,7 +81,7 @@ pub struct Applier {
 impl Applier {
     pub fn new(subvolume: OwnedFd, identity: Identity, base: Base) -> Result<Self> {
         Ok(Self {
-            tree: Tree::new(subvolume)?,
+            tree: Tree::new(subvolume, identity.base.is_some())?,
             identity,
             base,
             made: None,

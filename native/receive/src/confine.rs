@@ -28,6 +28,7 @@ const CHOWN: u32 = 0;
 const DAC_OVERRIDE: u32 = 1;
 const FOWNER: u32 = 3;
 const FSETID: u32 = 4;
+const LINUX_IMMUTABLE: u32 = 9;
 const SYS_ADMIN: u32 = 21;
 const MKNOD: u32 = 27;
 const SETFCAP: u32 = 31;
@@ -41,6 +42,8 @@ const KEPT: [u32; 7] = [
     MKNOD,
     SETFCAP,
 ];
+/// Not each container has it, and few need it.
+const KEPT_IF_HELD: u32 = LINUX_IMMUTABLE;
 
 const OPEN_FILES: u64 = 1024;
 const ADDRESS_SPACE: u64 = 1 << 30;
@@ -117,7 +120,7 @@ pub fn drop_privileges() -> Result<()> {
     for (resource, value) in limits {
         sys::limit(resource, value).map_err(|error| unsupported("a limit cannot be set", error))?;
     }
-    sys::keep_capabilities(&KEPT)
+    sys::keep_capabilities(&KEPT, KEPT_IF_HELD)
         .map_err(|error| unsupported("capabilities cannot be dropped", error))?;
     set_no_new_privs(true).map_err(|error| unsupported("no_new_privs cannot be set", error))
 }

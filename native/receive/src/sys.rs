@@ -322,11 +322,20 @@ pub const MOUNT_NO_DEVICES: u64 = 0x4;
 pub const MOUNT_NO_PROGRAMS: u64 = 0x8;
 pub const MOUNT_NO_LINKS: u64 = 0x20_0000;
 
-/// Make these capabilities the only ones of this thread; none can come back.
-pub fn keep_capabilities(kept: &[u32]) -> io::Result<()> {
+/// Make these capabilities the only ones of this thread, and another one if it has that; none can
+/// come back.
+pub fn keep_capabilities(kept: &[u32], if_held: u32) -> io::Result<()> {
     const VERSION_3: u32 = 0x2008_0522;
+    let header: [u32; 2] = [VERSION_3, 0];
+    // effective, permitted, inheritable, for the low and the high half
+    let mut data = [0u32; 6];
+    checked(unsafe { libc::syscall(libc::SYS_capget, header.as_ptr(), data.as_mut_ptr()) })?;
+    let held = u64::from(data[1]) | u64::from(data[4]) << 32;
+    let bits = kept
+        .iter()
+        .fold(held & 1 << if_held, |bits, one| bits | 1 << one);
     for capability in 0..64 {
-        if !kept.contains(&capability) {
+        if bits & 1 << capability == 0 {
             // EINVAL: this kernel has fewer.
             let _ = checked(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) });
         }
@@ -340,11 +349,8 @@ pub fn keep_capabilities(kept: &[u32]) -> io::Result<()> {
             0,
         )
     })?;
-    let bits = kept.iter().fold(0u64, |bits, one| bits | 1 << one);
     let (low, high) = (bits as u32, (bits >> 32) as u32);
-    let header: [u32; 2] = [VERSION_3, 0];
-    // effective, permitted, inheritable, for the low and the high half
-    let data: [u32; 6] = [low, low, 0, high, high, 0];
+    data = [low, low, 0, high, high, 0];
     checked(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), data.as_ptr()) })?;
     Ok(())
 }

@@ -7,13 +7,14 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    fgetxattr_query, fstat, futimens, openat2, Mode, OFlags, ResolveFlags, Stat, Timespec,
-    Timestamps,
+    fgetxattr_query, fstat, futimens, openat2, statx, AtFlags, Mode, OFlags, ResolveFlags, Stat,
+    StatxAttributes, StatxFlags, Timespec, Timestamps,
 };
 use rustix::io::Errno;
 
 use crate::command::{Time, Times};
 use crate::failure::{shown, Context, Result};
+use crate::sys;
 
 /// How many folders are kept open.
 const OPEN_MAX: usize = 400;
@@ -56,6 +57,29 @@ fn times_of(stat: &Stat) -> Times {
     }
 }
 
+/// chattr(1) calls them i (immutable) and a (append-only).
+const UNCHANGEABLE: u32 = 0x10 | 0x20;
+
+/// Remove what keeps a file or folder from being changed.
+fn make_changeable(fd: impl AsFd) -> std::io::Result<()> {
+    let flags = sys::file_attributes(&fd)?;
+    if flags & UNCHANGEABLE == 0 {
+        return Ok(());
+    }
+    sys::set_file_attributes(&fd, flags & !UNCHANGEABLE)
+}
+
+/// The same by name. What is not there will be said by the call that needs it.
+fn make_changeable_at(folder: BorrowedFd, name: &[u8]) -> std::io::Result<()> {
+    let unchangeable = StatxAttributes::IMMUTABLE | StatxAttributes::APPEND;
+    let found = statx(folder, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::empty());
+    if !found.is_ok_and(|it| it.stx_attributes.intersects(unchangeable)) {
+        return Ok(());
+    }
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    make_changeable(open_beneath(folder, name, flags)?)
+}
+
 /// Folder and name of a path that is not empty.
 pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|&byte| byte == b'/') {
@@ -83,16 +107,22 @@ pub struct Tree {
     /// By path; the snapshot's own folder has the empty one and is never closed.
     folders: BTreeMap<Vec<u8>, Folder>,
     uses: u64,
+    /// What came from a base that was taken here may be immutable or append-only.
+    has_base: bool,
 }
 
 impl Tree {
     /// The snapshot's own folder keeps its times unless the stream changes them: the kernel does
     /// not, when all that happened in it was that objects were there under temporary names.
-    pub fn new(root: OwnedFd) -> Result<Self> {
+    pub fn new(root: OwnedFd, has_base: bool) -> Result<Self> {
         let stat = fstat(&root).or_failed(|| "the subvolume cannot be examined".into())?;
+        if has_base {
+            make_changeable(&root).or_failed(|| unlocking(b""))?;
+        }
         let mut tree = Self {
             folders: BTreeMap::new(),
             uses: 0,
+            has_base,
         };
         tree.keep(b"", root);
         tree.defer_times(b"", times_of(&stat));
@@ -122,6 +152,9 @@ impl Tree {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY;
             let fd = open_beneath(self.root(), path, flags)
                 .or_failed(|| format!("cannot open the folder {}", shown(path)))?;
+            if self.has_base {
+                make_changeable(&fd).or_failed(|| unlocking(path))?;
+            }
             self.keep(path, fd);
         }
         let uses = self.uses;
@@ -134,10 +167,15 @@ impl Tree {
         }
     }
 
-    /// The open folder of a path, and the name in it.
+    /// The open folder of a path, and the name in it. What has that name can be changed.
     pub fn place<'a>(&mut self, path: &'a [u8]) -> Result<(BorrowedFd<'_>, &'a [u8])> {
         let (folder, name) = split(path);
-        Ok((self.folder(folder)?.fd.as_fd(), name))
+        let has_base = self.has_base;
+        let fd = self.folder(folder)?.fd.as_fd();
+        if has_base {
+            make_changeable_at(fd, name).or_failed(|| unlocking(path))?;
+        }
+        Ok((fd, name))
     }
 
     /// The open folders of two paths, and the names in them.
@@ -151,7 +189,13 @@ impl Tree {
         self.folder(of_other.0)?;
         // Both were just used, so neither was closed for the other.
         let fd = |path: &[u8]| self.folders[path].fd.as_fd();
-        Ok([(fd(of_one.0), of_one.1), (fd(of_other.0), of_other.1)])
+        let found = [(fd(of_one.0), of_one.1), (fd(of_other.0), of_other.1)];
+        if self.has_base {
+            for ((folder, name), path) in found.into_iter().zip([one, other]) {
+                make_changeable_at(folder, name).or_failed(|| unlocking(path))?;
+            }
+        }
+        Ok(found)
     }
 
     /// Whether what is created at `path` begins with attributes of its folder.
@@ -219,6 +263,10 @@ impl Tree {
     }
 }
 
+fn unlocking(path: &[u8]) -> String {
+    format!("cannot remove the attributes i and a of {}", shown(path))
+}
+
 fn set_times(path: &[u8], folder: &Folder) -> Result<()> {
     let Some(times) = &folder.times else {
         return Ok(());
@@ -258,7 +306,7 @@ mod tests {
         };
         let root = OwnedFd::from(fs::File::open(&path).unwrap());
         futimens(&root, &timestamps(&wanted)).unwrap();
-        let mut tree = Tree::new(root).unwrap();
+        let mut tree = Tree::new(root, false).unwrap();
         let mut found = Vec::new();
         for name in ["before", "after"] {
             fs::write(path.join(name), "").unwrap();
