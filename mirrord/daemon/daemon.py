@@ -12,7 +12,7 @@ from mirrord.config.host import load as load_host
 from mirrord.control.api import Service
 from mirrord.control.command import Call, Lock, Right
 from mirrord.control.commands.update import update
-from mirrord.core.errors import Aborted, MirrordError, Refused
+from mirrord.core.errors import MirrordError, Refused
 from mirrord.core.records import AlarmKind
 from mirrord.core.reports import AlarmTable, NextRuns
 from mirrord.core.results import Result, Watcher
@@ -182,10 +182,8 @@ class Daemon:
     def _answer_forsaken(self) -> None:
         """Answer callers whose queued verb was dropped: its mirror was removed or replaced."""
         for name in [name for name in self._asked if name not in self.scheduler.queue.waiting]:
-            asked = self._asked.pop(name)
-            if not asked.answer.done():
-                why = "its definition was removed or replaced"
-                asked.answer.set_exception(Refused("the queued command was cancelled", why=why))
+            why = "its definition was removed or replaced"
+            self._asked.pop(name).fail(Refused("the queued command was cancelled", why=why))
 
     async def reload(self) -> Result:
         """Read settings and definitions again; the old ones remain if any is wrong."""
@@ -221,8 +219,7 @@ class Daemon:
         self._watch.stop()
         self._steering.end()
         for asked in self._asked.values():
-            if not asked.answer.done():
-                asked.answer.set_exception(MirrordError("the daemon is stopping"))
+            asked.fail(MirrordError("the daemon is stopping"))
         deadline_s = clock.monotonic_s() + patience_s
         while self._at_work() and clock.monotonic_s() < deadline_s:
             await asyncio.sleep(0.05)
@@ -281,11 +278,10 @@ class Daemon:
             await self._after(job, outcome)
         finally:
             # Only now: a caller that has the answer may query the status next.
-            if asked is not None and not asked.answer.done():
-                if error is not None:
-                    asked.answer.set_exception(error)
-                else:
-                    asked.answer.set_result(value)
+            if asked is not None and error is not None:
+                asked.fail(error)
+            elif asked is not None and not asked.answer.done():
+                asked.answer.set_result(value)
 
     async def _after(self, job: Job, outcome: Outcome) -> None:
         """Update the status: from the result after a success, by a probe otherwise."""
@@ -310,7 +306,17 @@ class Daemon:
 
     async def _refreshed(self, name: str) -> None:
         """Read a mirror again, for an answer: that waits for it a limited time."""
+        await self._tasks.within(self._recorded(name), _PROBE_S)
         await self._tasks.within(self.refresh(name), _PROBE_S)
+
+    async def _recorded(self, name: str) -> None:
+        """From the catalogue: while the probe lasts, no run begins that would be refused."""
+        watched = self.scheduler.mirrors.get(name)
+        if watched is None or watched.definition.is_live:
+            return
+        row = await self.workers.record(lambda it: it.catalogue.mirror(watched.definition.id))
+        if row is not None:
+            self.scheduler.stands(name, watched.standing.ended_by(row.state, quiesced=row.quiesced))
 
     async def refresh(self, name: str) -> None:
         """Read one mirror's definition and probe both of its ends."""
@@ -438,14 +444,8 @@ class Daemon:
         """
         name = call.mirror
         waited = self.scheduler.hold(name)
-        asked = self._asked.pop(name, None) if waited and waited.cause == "asked" else None
-        if asked is not None and not asked.answer.done():
-            asked.answer.set_exception(
-                Aborted(
-                    f"the queued {asked.call.command.words} was cancelled",
-                    why=f"by 'mirrord {call.command.words}'",
-                )
-            )
+        if waited and waited.cause == "asked" and name in self._asked:
+            self._asked.pop(name).cancel(call)
         ended = False
         try:
             value = await self._dispatched(self.workers.report, call, to)

@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from mirrord.control.command import Call
+from mirrord.core.errors import Aborted, MirrordError
 from mirrord.core.results import Silent, VerbProgress, Watcher
 from mirrord.core.states import Activity
 from mirrord.core.status import RunningVerb
@@ -20,6 +21,16 @@ class Asked:
     def __init__(self, call: Call[Any], watcher: Watcher) -> None:
         self.call, self.watcher = call, watcher
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def fail(self, error: MirrordError) -> None:
+        """Answer with an error."""
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+    def cancel(self, by: Call[Any]) -> None:
+        """Another verb has ended what goes on with the mirror."""
+        text = f"the queued {self.call.command.words} was cancelled"
+        self.fail(Aborted(text, why=f"by 'mirrord {by.command.words}'"))
 
 
 class Running:

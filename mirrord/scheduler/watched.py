@@ -31,6 +31,13 @@ class Standing(NamedTuple):
         """By what was read of it."""
         return cls(reading.state is State.MIRRORED, reading.quiesced, reading.confirmed_ns)
 
+    def ended_by(self, state: State, *, quiesced: bool) -> Standing:
+        """With what the catalogue says, as far as it ends runs. Only the ends say that runs may
+        begin.
+        """
+        mirrored = self.mirrored and state is State.MIRRORED
+        return self._replace(mirrored=mirrored, quiesced=self.quiesced or quiesced)
+
 
 _UNKNOWN = Standing(False, False, 0)
 

@@ -43,12 +43,16 @@ def test_a_command_is_answered_and_holds_nothing_up(
         hung = [daemon.workers.probe(lambda _service: end.wait(60)) for _ in range(PROBES)]
         found = await asyncio.wait_for(daemon.call(call, Silent()), 30)
         assert isinstance(found, Result) and found.status == status
-        assert not daemon.scheduler.mirrors[NAME].held and not daemon.scheduler.queue.running
+        watched = daemon.scheduler.mirrors[NAME]
+        assert not watched.held and not daemon.scheduler.queue.running
+        verb = call.command.name
+        assert watched.standing.mirrored is (verb != "break_off")  # or a run would begin
+        assert watched.standing.quiesced is (verb == "quiesce")
         end.set()
         await asyncio.gather(*hung)
         await daemon.refresh(NAME)
         state = daemon.store.readings[NAME]
-        assert state.quiesced is (call.command.name == "quiesce")
+        assert state.quiesced is (verb == "quiesce")
         await daemon.end(patience_s=0)
 
     with open_lab("lab_block", tmp_path) as lab:
