@@ -30,6 +30,7 @@ from benchmarks.harness import (
     service,
     timed,
 )
+from mirrord.control.client import VERSION
 from mirrord.drivers.block.volume import Volume
 from tests.support.service import processor_s
 
@@ -75,7 +76,7 @@ class Daemon:
         return text
 
     def rows(self) -> list[dict[str, Any]]:
-        lines = self.get("/v1/status", "{}").splitlines()
+        lines = self.get(f"/{VERSION}/status", "{}").splitlines()
         return list(json.loads(lines[-1])["value"])
 
     def runs(self) -> dict[str, float]:
