@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mirrord.core import relationship
 from mirrord.core.relationship import Relationship
+from mirrord.core.text import can_name
 from mirrord.drivers import pinfiles, pins, snapshottrees
 from mirrord.drivers.contract import Volume
 from mirrord.drivers.refusals import not_a_mirror
@@ -52,6 +53,16 @@ class FileRecords(Volume):
         folder = records / _RELATIONSHIPS
         names = sorted(name for name in os.listdir(folder) if name[0] != ".")
         return {name: relationship.decode((folder / name).read_bytes()) for name in names}
+
+    def relationship(self, mirror_id: str) -> Relationship | None:
+        """See `Volume.relationship`. Each call that changes the volume reads it first."""
+        records = self._records()
+        if records is None or mirror_id.startswith(".") or not can_name(mirror_id):
+            return None
+        try:
+            return relationship.decode((records / _RELATIONSHIPS / mirror_id).read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     def _relate(self, record: Relationship) -> None:
         records = self._records()

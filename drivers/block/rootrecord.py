@@ -162,6 +162,8 @@ def encode(record: RootRecord) -> bytes:
     return f"{MAGIC} {VERSION} {checksum_text(body)} {len(body)}\n".encode() + body
 
 
+#: One update reads the records of its two volumes again and again.
+@functools.lru_cache(maxsize=2)
 def decode(data: bytes, where: str) -> RootRecord:
     """The record in a file's content. `Damaged`; `Unsupported` for a newer version."""
     first, _, body = data.partition(b"\n")

@@ -6,6 +6,7 @@ one. The higher epoch wins; the volumes themselves refuse commands of a lower on
 """
 
 import enum
+import functools
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -179,6 +180,7 @@ def encode(record: Relationship) -> bytes:
     return data
 
 
+@functools.lru_cache(maxsize=64)
 def decode(data: bytes | str) -> Relationship | None:
     """The record in such a line; None when it is malformed."""
     try:

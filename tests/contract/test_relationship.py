@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from mirrord.core.errors import Fenced
 from mirrord.core.relationship import Intent, Relationship, SiteRecord
 from tests.contract.flows import MIRROR, initialized, mirror
 from tests.contract.lab import Lab
+from tests.support.labs import open_lab
 from tests.support.records import raised
 
 FIRST = Relationship(
@@ -30,6 +33,7 @@ def test_a_record_is_there_for_whoever_asks(lab: Lab) -> None:
     source.relate(other, 0)
     assert lab.source().relationships() == {MIRROR: FIRST, "m2": other}
     assert lab.destination().relationships() == {MIRROR: FIRST}
+    assert lab.source().relationship("m2") == other and lab.source().relationship("m3") is None
     lab.source().unrelate(MIRROR)
     lab.source().unrelate(MIRROR)
     assert lab.source().relationships() == {"m2": other}
@@ -88,3 +92,13 @@ def test_a_look_before_a_commit_is_settled_hides_nothing(lab: Lab) -> None:
         destination.relate(FIRST, 0)
     destination.promote()
     assert [one.guid for one in lab.destination().snapshots()] == [base.guid]
+
+
+@pytest.mark.parametrize("name", ["lab_block", "lab_btrfs"])
+def test_the_id_of_a_mirror_is_no_path(name: str, tmp_path: Path) -> None:
+    with open_lab(name, tmp_path) as lab:
+        source, _destination, _base = initialized(lab)
+        source.relate(FIRST, 0)
+        assert source.relationship(MIRROR) == FIRST
+        for path in (f"../relationships/{MIRROR}", f"./{MIRROR}", ".", "..", "", "a\0b"):
+            assert source.relationship(path) is None
