@@ -38,13 +38,13 @@ def is_volume(path: Path) -> bool:
         if (path / rootrecord.COPY).is_file():
             return True
         with (path / rootrecord.NAME).open("rb") as file:
-            begin = file.read(len(rootrecord.MAGIC))
-        others = set(os.listdir(path))
+            if file.read(len(rootrecord.MAGIC)) == rootrecord.MAGIC.encode():
+                return True
+        return not _OURS.isdisjoint(os.listdir(path))
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return False
     except PermissionError as error:
         raise permission_missing(str(path), f"'{path}' cannot be read") from error
-    return begin == rootrecord.MAGIC.encode() or bool(others & _OURS)
 
 
 def nearest_directory(path: Path) -> Path:

@@ -7,6 +7,7 @@ of their pause; the agents there have their own.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
@@ -40,9 +41,13 @@ def record_in(folder: Path, mirror_id: str) -> Path:
 
 def forsaken(folder: Path, known: Collection[str]) -> list[Path]:
     """The records of mirrors that are not defined any more, or not in this way. known: the ids of
-    those that are.
+    those that are. Each update looks for them, in a folder with files of every mirror.
     """
-    return [path for path in sorted(folder.glob(f"*{_SUFFIX}")) if path.stem not in known]
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.endswith(_SUFFIX))
+    except FileNotFoundError:
+        return []
+    return [folder / name for name in names if name.removesuffix(_SUFFIX) not in known]
 
 
 def resume_forsaken(
