@@ -5,6 +5,7 @@ mirror, in a folder of the volume.
 from __future__ import annotations
 
 import abc
+import errno
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -61,8 +62,10 @@ class FileRecords(Volume):
             return None
         try:
             return relationship.decode((records / _RELATIONSHIPS / mirror_id).read_bytes())
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+                return None
+            raise
 
     def _relate(self, record: Relationship) -> None:
         records = self._records()

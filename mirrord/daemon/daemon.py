@@ -316,7 +316,7 @@ class Daemon:
             return
         row = await self.workers.record(lambda it: it.catalogue.mirror(watched.definition.id))
         if row is not None:
-            self.scheduler.stands(name, watched.standing.ended_by(row.state, quiesced=row.quiesced))
+            self.scheduler.stands(name, watched.standing.limited(row.state, quiesced=row.quiesced))
 
     async def refresh(self, name: str) -> None:
         """Read one mirror's definition and probe both of its ends."""

@@ -31,10 +31,8 @@ class Standing(NamedTuple):
         """By what was read of it."""
         return cls(reading.state is State.MIRRORED, reading.quiesced, reading.confirmed_ns)
 
-    def ended_by(self, state: State, *, quiesced: bool) -> Standing:
-        """With what the catalogue says, as far as it ends runs. Only the ends say that runs may
-        begin.
-        """
+    def limited(self, state: State, *, quiesced: bool) -> Standing:
+        """The same, unless the catalogue forbids runs: only a probe of the ends allows them."""
         mirrored = self.mirrored and state is State.MIRRORED
         return self._replace(mirrored=mirrored, quiesced=self.quiesced or quiesced)
 

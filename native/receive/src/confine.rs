@@ -42,7 +42,7 @@ const KEPT: [u32; 7] = [
     MKNOD,
     SETFCAP,
 ];
-/// Not each container has it, and few need it.
+/// Not every container has it, and few volumes need it.
 const KEPT_IF_HELD: u32 = LINUX_IMMUTABLE;
 
 const OPEN_FILES: u64 = 1024;

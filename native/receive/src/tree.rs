@@ -57,27 +57,30 @@ fn times_of(stat: &Stat) -> Times {
     }
 }
 
-/// chattr(1) calls them i (immutable) and a (append-only).
-const UNCHANGEABLE: u32 = 0x10 | 0x20;
+/// Immutable and append-only, as bits of the file attributes.
+const PROTECTED: u32 = 0x10 | 0x20;
 
-/// Remove what keeps a file or folder from being changed.
-fn make_changeable(fd: impl AsFd) -> std::io::Result<()> {
-    let flags = sys::file_attributes(&fd)?;
-    if flags & UNCHANGEABLE == 0 {
-        return Ok(());
-    }
-    sys::set_file_attributes(&fd, flags & !UNCHANGEABLE)
+/// Remove the attributes that keep the file or folder `path` from being changed.
+fn make_changeable(fd: impl AsFd, path: &[u8]) -> Result<()> {
+    let change = || match sys::file_attributes(&fd)? {
+        flags if flags & PROTECTED == 0 => Ok(()),
+        flags => sys::set_file_attributes(&fd, flags & !PROTECTED),
+    };
+    change().or_failed(|| format!("cannot remove the attributes i and a of {}", shown(path)))
 }
 
-/// The same by name. What is not there will be said by the call that needs it.
-fn make_changeable_at(folder: BorrowedFd, name: &[u8]) -> std::io::Result<()> {
-    let unchangeable = StatxAttributes::IMMUTABLE | StatxAttributes::APPEND;
+/// The same by name, with less work when there are none. A name that is missing is left to the call
+/// that needs it.
+fn make_changeable_at(folder: BorrowedFd, name: &[u8], path: &[u8]) -> Result<()> {
+    let protected = StatxAttributes::IMMUTABLE | StatxAttributes::APPEND;
     let found = statx(folder, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::empty());
-    if !found.is_ok_and(|it| it.stx_attributes.intersects(unchangeable)) {
+    if !found.is_ok_and(|it| it.stx_attributes.intersects(protected)) {
         return Ok(());
     }
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-    make_changeable(open_beneath(folder, name, flags)?)
+    let fd =
+        open_beneath(folder, name, flags).or_failed(|| format!("cannot open {}", shown(path)))?;
+    make_changeable(fd, path)
 }
 
 /// Folder and name of a path that is not empty.
@@ -107,7 +110,7 @@ pub struct Tree {
     /// By path; the snapshot's own folder has the empty one and is never closed.
     folders: BTreeMap<Vec<u8>, Folder>,
     uses: u64,
-    /// What came from a base that was taken here may be immutable or append-only.
+    /// It began as a snapshot of a base. If that was taken here, files may be immutable in it.
     has_base: bool,
 }
 
@@ -117,7 +120,7 @@ impl Tree {
     pub fn new(root: OwnedFd, has_base: bool) -> Result<Self> {
         let stat = fstat(&root).or_failed(|| "the subvolume cannot be examined".into())?;
         if has_base {
-            make_changeable(&root).or_failed(|| unlocking(b""))?;
+            make_changeable(&root, b"")?;
         }
         let mut tree = Self {
             folders: BTreeMap::new(),
@@ -153,7 +156,7 @@ impl Tree {
             let fd = open_beneath(self.root(), path, flags)
                 .or_failed(|| format!("cannot open the folder {}", shown(path)))?;
             if self.has_base {
-                make_changeable(&fd).or_failed(|| unlocking(path))?;
+                make_changeable(&fd, path)?;
             }
             self.keep(path, fd);
         }
@@ -173,7 +176,7 @@ impl Tree {
         let has_base = self.has_base;
         let fd = self.folder(folder)?.fd.as_fd();
         if has_base {
-            make_changeable_at(fd, name).or_failed(|| unlocking(path))?;
+            make_changeable_at(fd, name, path)?;
         }
         Ok((fd, name))
     }
@@ -192,7 +195,7 @@ impl Tree {
         let found = [(fd(of_one.0), of_one.1), (fd(of_other.0), of_other.1)];
         if self.has_base {
             for ((folder, name), path) in found.into_iter().zip([one, other]) {
-                make_changeable_at(folder, name).or_failed(|| unlocking(path))?;
+                make_changeable_at(folder, name, path)?;
             }
         }
         Ok(found)
@@ -261,10 +264,6 @@ impl Tree {
         }
         Ok(())
     }
-}
-
-fn unlocking(path: &[u8]) -> String {
-    format!("cannot remove the attributes i and a of {}", shown(path))
 }
 
 fn set_times(path: &[u8], folder: &Folder) -> Result<()> {
