@@ -218,7 +218,8 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
 
     @guarded
     def _keep(self, work: Callable[[], None]) -> None:
-        self._lock_file()  # creates the store of a live volume
+        if not self.locked:
+            self._lock_file()  # creates the store of a live volume
         reserve.use(self._place(), work)
 
     @guarded
@@ -336,9 +337,9 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
     @guarded
     def receive(self, request: ReceiveRequest) -> BtrfsReceiver | NativeReceiver:
         """See `Driver.receive`."""
-        native = self._receiver() == "native"
-        receivers.demand_owner(self._mirror_place(), request, str(self))
-        return receivers.open_receiver(self._mirror_place(), request, str(self), native=native)
+        place, native = self._mirror_place(), self._receiver() == "native"
+        receivers.demand_owner(place, request, str(self))
+        return receivers.open_receiver(place, request, str(self), native=native)
 
     @guarded
     def stagings(self) -> list[Staging]:
@@ -385,9 +386,7 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
     def writers(self, kept: str = "", *, limit: int = 20) -> list[OpenWriter]:
         """See `Driver.writers`; includes nested subvolumes, which move with the volume."""
         place = self._place()
-        volume = place.view
-        if kept:
-            volume = place.diverged / layout.component(kept, str(self)) / kept
+        volume = place.diverged / layout.component(kept, str(self)) / kept if kept else place.view
         if not subvolume.is_subvolume(volume):
             return []
         nested = store.nested_names(volume, limit=_NESTED_WATCHED_MAX)

@@ -166,10 +166,10 @@ def demand_unmounted(one: SnapshotEntry, where: str) -> None:
     """`Busy` for a snapshot that is mounted by itself, or whose assembled tree is, in whole or in
     part, in any mount namespace: whoever uses the mount would find nothing there.
     """
-    device = layout.mount_points()[layout.mount_of(one.path)].device
-    inside = f"/{os.path.dirname(subvolume.path_inside(one.path))}/"
-    for mount in mounts.everywhere():
-        if mount.device == device and f"{mount.root}/".startswith(inside):
+    folder = f"/{os.path.dirname(subvolume.path_inside(one.path))}"
+    for mount in mounts.everywhere(within=folder):
+        device = layout.mount_points()[layout.mount_of(one.path)].device
+        if mount.device == device and f"{mount.root}/".startswith(f"{folder}/"):
             raise Busy(
                 f"'{one.snapshot.name}' is mounted at {mount.path}",
                 where=where,
@@ -201,11 +201,12 @@ def demand_deletable(
 def sweep(place: Layout) -> None:
     """Remove the folders of deleted snapshots, and make the deletions durable."""
     for folder in (place.snapshots, place.diverged):
-        for wrapper in folder.iterdir() if folder.is_dir() else ():
-            if not subvolume.is_subvolume(wrapper / wrapper.name):
-                for rest in wrapper.iterdir():
+        for name in os.listdir(folder) if folder.is_dir() else ():
+            wrapper = f"{folder}/{name}"
+            if not subvolume.is_subvolume(f"{wrapper}/{name}"):
+                for rest in os.listdir(wrapper):
                     steps.reached("BTRFS:DELETE:RECORD")
-                    rest.unlink()
+                    os.unlink(f"{wrapper}/{rest}")
                 files.remove_directory("BTRFS:DELETE:FOLDER", wrapper)
 
 

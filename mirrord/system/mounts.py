@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 _TABLE = Path("/proc/self/mountinfo")
+#: The kernel writes these as a backslash with three octal digits.
+_ESCAPES = {ord(one): f"\\{ord(one):03o}" for one in " \t\n\\"}
 
 
 class Mount(NamedTuple):
@@ -42,22 +44,28 @@ class MountTable:
 
 def here() -> list[Mount]:
     """All that this process sees, in the order of the table: a later one hides an earlier one."""
-    return list(_listed(_TABLE))
+    return list(_listed(_TABLE.read_bytes()))
 
 
-def everywhere() -> Iterator[Mount]:
-    """Those of all mount namespaces, this process's first. Some are in several."""
+def everywhere(within: str = "") -> Iterator[Mount]:
+    """Those of all mount namespaces, this process's first. Some are in several.
+
+    within: only those whose `root` may begin with it, which is much quicker where there are none.
+    """
+    wanted = os.fsencode(within.translate(_ESCAPES))
     seen = set()
     for process in ("self", *filter(str.isdecimal, os.listdir("/proc"))):  # quicker than a Path
         try:
             namespace = os.readlink(f"/proc/{process}/ns/mnt")
             if namespace in seen:
                 continue
-            found = list(_listed(Path(f"/proc/{process}/mountinfo")))
+            with open(f"/proc/{process}/mountinfo", "rb", buffering=0) as file:  # noqa: PTH123
+                table = file.read()
         except OSError:
             continue  # it ended, or this user may not read it
         seen.add(namespace)
-        yield from found
+        if wanted in table:
+            yield from _listed(table)
 
 
 def of_type(kind: str) -> list[str]:
@@ -71,15 +79,15 @@ def type_at(path: str) -> str | None:
     return next((mount.kind for mount in reversed(here()) if mount.path == there), None)
 
 
-def _listed(table: Path) -> Iterator[Mount]:
-    with table.open(encoding="utf-8", errors="surrogateescape") as file:
-        for line in file:
-            fields, _, rest = line.partition(" - ")
-            _id, _parent, device, root, path, *_ = fields.split(" ")
-            major, _, minor = device.partition(":")
-            kind, source, *_ = rest.split(" ")
-            number = os.makedev(int(major), int(minor))
-            yield Mount(number, _unescaped(root), _unescaped(path), kind, _unescaped(source))
+def _listed(table: bytes) -> Iterator[Mount]:
+    # (A path may contain what `splitlines` takes for the end of a line.)
+    for line in os.fsdecode(table).removesuffix("\n").split("\n"):
+        fields, _, rest = line.partition(" - ")
+        _id, _parent, device, root, path, *_ = fields.split(" ")
+        major, _, minor = device.partition(":")
+        kind, source, *_ = rest.split(" ")
+        number = os.makedev(int(major), int(minor))
+        yield Mount(number, _unescaped(root), _unescaped(path), kind, _unescaped(source))
 
 
 def _unescaped(text: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mirrord.core.errors import Busy
+from mirrord.system import mounts
 from tests.contract.lab_btrfs import BtrfsLab
 from tests.support import btrfs
 from tests.support.unit import ROOT
@@ -113,3 +114,16 @@ def test_a_mount_in_another_namespace_counts(world: World, tmp_path: Path) -> No
     finally:
         container.communicate(b"")
     assert len(updated(world, range(2, 3))) == 1
+
+
+def test_a_mount_is_found_by_what_it_shows_whatever_its_name(tmp_path: Path) -> None:
+    with btrfs.folders() as (here, _):
+        folder = here / "a b\\c\td\x0ce\nf\u2028\u00e9#"
+        (folder / "inside").mkdir(parents=True)
+        words = ["findmnt", "-nro", "TARGET", "-T", str(here)]
+        top = subprocess.check_output(words, text=True).strip()
+        within = f"/{folder.relative_to(top)}"
+        with mounted(folder / "inside", tmp_path / "at", "--bind") as at:
+            found = [one for one in mounts.everywhere(within) if one.root.startswith(within)]
+            assert [(one.root, one.path) for one in found] == [(f"{within}/inside", str(at))]
+        assert not list(mounts.everywhere(within))
