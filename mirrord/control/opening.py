@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
 from mirrord.catalogue.base import IN_MEMORY
@@ -99,6 +99,10 @@ class Opener:
             )
         return self._catalogue
 
+    @cached_property
+    def _controller(self) -> str:
+        return identity.controller(self.paths.config)
+
     def _source_of(self, mirror_id: str) -> str:
         if self._catalogue is None and not self.paths.catalogue.exists():
             return ""
@@ -151,9 +155,9 @@ class Opener:
                 check=run.check_abort,
                 danger=lambda: self.rpo_at_risk(name),
             )
-        controller = identity.controller(self.paths.config)
+        catalogue, zone = self.catalogue, self.host.zone
         return Mirror(
-            Relation(definition, self.definitions, self.catalogue, controller, zone=self.host.zone),
+            Relation(definition, self.definitions, catalogue, self._controller, zone=zone),
             ends_of(definition, self.driver),
             RunContext(run, self._watcher, pace=pace, together=self.shared.together),
         )

@@ -180,7 +180,7 @@ def encode(record: Relationship) -> bytes:
     return data
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=2048)
 def decode(data: bytes | str) -> Relationship | None:
     """The record in such a line; None when it is malformed."""
     try:

@@ -197,8 +197,11 @@ def drop_aborted(
     """Delete sets of the source that an earlier cycle could not delete when it was aborted; returns
     what the source has then.
     """
+    gone = plan.aborted(here, there, mirror.id, (), base)
+    if not gone:  # most often, and without asking the catalogue
+        return here
     known = {name for name, _, _ in mirror.catalogue.snapshots(mirror.id).values()}
-    gone = plan.aborted(here, there, mirror.id, known, base)
+    gone = [one for one in gone if one.name not in known]
     shared = mirror.catalogue.others(mirror.id, str(mirror.source), [one.guid for one in gone])
     gone = [one for one in gone if one.guid not in shared]
     if not gone:

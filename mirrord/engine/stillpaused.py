@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mirrord.engine.mirror import Mirror
     from mirrord.link.driver import RemoteDriver
 
-_SUFFIX = ".paused"
+_FOLDER = "paused"
 _AT_WORK = "a process is at work with it"
 #: A look at a record holds it for less.
 _LOOKED_AT_S = 1.0
@@ -36,18 +36,18 @@ def record_of(mirror: Mirror) -> Path:
 
 def record_in(folder: Path, mirror_id: str) -> Path:
     """The same, for one of that id."""
-    return folder / f"{mirror_id}{_SUFFIX}"
+    return folder / _FOLDER / mirror_id
 
 
 def forsaken(folder: Path, known: Collection[str]) -> list[Path]:
     """The records of mirrors that are not defined any more, or not in this way. known: the ids of
-    those that are. Each update looks for them, in a folder with files of every mirror.
+    those that are. Each update looks for them: in a folder of their own, which is mostly empty.
     """
     try:
-        names = sorted(name for name in os.listdir(folder) if name.endswith(_SUFFIX))
+        names = sorted(os.listdir(folder / _FOLDER))
     except FileNotFoundError:
         return []
-    return [folder / name for name in names if name.removesuffix(_SUFFIX) not in known]
+    return [folder / _FOLDER / name for name in names if name not in known]
 
 
 def resume_forsaken(
@@ -65,7 +65,7 @@ def resume_forsaken(
         known = {one[:3] for one in before}
         # What that process has paused itself is not left.
         left = [one for one in left if one.why != _AT_WORK or one[:3] in known]
-        every[path.stem] = left
+        every[path.name] = left
         still = {one[:3] for one in left}
         for one in before:
             if one[:3] not in still:
@@ -96,7 +96,7 @@ def resume(mirror: Mirror) -> None:
     if others := forsaken(mirror.run.folder, [mirror.id]):
         known = _ids(mirror)
         tell = partial(mirror.catalogue.add_event, mirror.id, "warning")
-        resume_forsaken([one for one in others if one.stem not in known], tell)
+        resume_forsaken([one for one in others if one.name not in known], tell)
     if not path.exists():
         return
     from mirrord.pausers import record

@@ -52,12 +52,14 @@ def recorded(
 
 def check(path: Path, paused: Sequence[LeftPaused]) -> None:
     """Before a pause, and before that of any other host: OSError when it could not be recorded."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
     with tempfile.TemporaryFile(dir=path.parent) as file, _named(path):
         os.posix_fallocate(file.fileno(), 0, len(_packed(paused)))
 
 
 def add(path: Path, left: Sequence[LeftPaused]) -> None:
     """Record that applications of other hosts may still be paused."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
     with _held(path, os.O_CREAT, None) as descriptor:
         assert descriptor is not None, path
         same = {(one.host, one.pauser) for one in left}

@@ -71,7 +71,7 @@ class Group:
 
     def records(self) -> list[Path]:
         """The records of pauses."""
-        return [*self.paths.run.rglob("*.paused")]
+        return [*self.paths.run.glob("paused/*")]
 
     def report(self) -> PauseReport:
         """Of the last cycle."""

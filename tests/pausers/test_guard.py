@@ -242,7 +242,7 @@ def test_what_is_still_being_paused_when_another_fails_is_resumed_after_it(
 
 def test_the_record_cannot_be_written(app: Cgroup, tmp_path: Path) -> None:
     """It is tried before any host pauses."""
-    guard = Guard(order(tmp_path / "none" / "m.paused", f"cgroup:{app.name}"))
+    guard = Guard(order(tmp_path / "no" / "folder" / "m", f"cgroup:{app.name}"))
     with pytest.raises(PauseFailed, match="No such file or directory"):
         guard.ready(lambda: None)
     guard.close()

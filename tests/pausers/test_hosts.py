@@ -286,7 +286,7 @@ def test_a_damaged_record_on_another_host_is_an_alarm_until_it_is_deleted(pair: 
     damaged.write_text("{\n")
     mirror_id = pair.service.status(NAME)[0].reading.id
     left = LeftPaused(UNKNOWN, host="two", why="the host has not confirmed that it runs")
-    add(pair.paths.run / f"{mirror_id}.paused", [left])
+    add(pair.paths.run / "paused" / mirror_id, [left])
     assert not runs(pair)
     [problem] = [text for text in pair.service.status(NAME)[0].problems if "paused" in text]
     assert f"{damaged} is damaged" in problem

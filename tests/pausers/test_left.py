@@ -26,7 +26,7 @@ FAILING = 'case $1 in resume) echo "no database" >&2; exit 4;; esac'
 
 
 def record_of(group: Group, name: str = NAME) -> Path:
-    made = group.paths.run / f"{group.service.definition(name).id}.paused"
+    made = group.paths.run / "paused" / group.service.definition(name).id
     made.parent.mkdir(exist_ok=True)
     return made
 
