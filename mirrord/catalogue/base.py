@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mirrord.catalogue.schema import APPLICATION_ID, MIGRATIONS
-from mirrord.core.errors import Busy, Damaged, IoFailed, NoSpace
+from mirrord.core.errors import Busy, Damaged, IoFailed, MirrordError, NoSpace
 from mirrord.system import steps
 
 #: The path of a catalogue in memory, which is lost when it is closed.
@@ -46,7 +46,7 @@ class Store:
 
     def _open(self) -> sqlite3.Connection:
         fresh = self.path != IN_MEMORY and not self.path.exists()
-        with self._explained():
+        try:
             db = sqlite3.connect(
                 self.path, timeout=_OTHERS_S, isolation_level=None, check_same_thread=False
             )
@@ -62,6 +62,8 @@ class Store:
             except BaseException:
                 db.close()
                 raise
+        except sqlite3.DatabaseError as error:
+            raise self._explained(error) from error
         return db
 
     def _copied(self) -> sqlite3.Connection:
@@ -110,48 +112,46 @@ class Store:
                 db.execute(f"PRAGMA user_version = {number + 1}")
             db.execute("COMMIT")
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        where = str(self.path)
-        try:
-            yield
-        except sqlite3.OperationalError as error:
-            text = str(error)
-            if "full" in text or (self._is_copy and "readonly" in text):
-                raise NoSpace(
-                    "the catalogue cannot be written: no space is left",
-                    where=where,
-                    hint="Free space there; nothing that was recorded is lost.",
-                ) from error
-            if "locked" in text or "busy" in text:
-                raise Busy("the catalogue is locked by another process", where=where) from error
-            raise IoFailed(
-                "the catalogue cannot be used",
-                where=where,
-                why=text,
-                hint="Check that the folder exists and is writable, and that its disk is not full.",
-            ) from error
-        except sqlite3.DatabaseError as error:
-            raise Damaged(
+    def _explained(self, error: sqlite3.DatabaseError) -> MirrordError:
+        where, text = str(self.path), str(error)
+        if not isinstance(error, sqlite3.OperationalError):
+            return Damaged(
                 "the catalogue is damaged",
                 where=where,
-                why=str(error),
+                why=text,
                 hint="Move the file away; mirrord then rebuilds the state of each mirror from its "
                 "two ends. Only history is lost.",
-            ) from error
+            )
+        if "full" in text or (self._is_copy and "readonly" in text):
+            return NoSpace(
+                "the catalogue cannot be written: no space is left",
+                where=where,
+                hint="Free space there; nothing that was recorded is lost.",
+            )
+        if "locked" in text or "busy" in text:
+            return Busy("the catalogue is locked by another process", where=where)
+        return IoFailed(
+            "the catalogue cannot be used",
+            where=where,
+            why=text,
+            hint="Check that the folder exists and is writable, and that its disk is not full.",
+        )
 
     @contextmanager
     def _transaction(self, label: str) -> Iterator[sqlite3.Connection]:
         steps.reached(f"CATALOGUE:{label}")
-        with self._turn, self._explained():
-            self._db.execute("BEGIN IMMEDIATE")
+        with self._turn:
             try:
-                yield self._db
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
+                self._db.execute("BEGIN IMMEDIATE")
+                try:
+                    yield self._db
+                    self._db.execute("COMMIT")
+                except BaseException:
+                    if self._db.in_transaction:
+                        self._db.execute("ROLLBACK")
+                    raise
+            except sqlite3.DatabaseError as error:
+                raise self._explained(error) from error
 
     def _change(self, label: str, sql: str, *values: Any) -> None:
         """A transaction of one statement."""
@@ -163,8 +163,10 @@ class Store:
         return next(iter(self._rows(sql, *values)), None)
 
     def _rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        with self._explained():
+        try:
             return self._db.execute(sql, values).fetchall()
+        except sqlite3.DatabaseError as error:
+            raise self._explained(error) from error
 
 
 def _statements(script: str) -> Iterator[str]:

@@ -40,7 +40,9 @@ class Definitions:
 
     def read(self, name: str) -> str:
         """The text of a definition by name; `NotFound` with the closest name otherwise."""
-        path = self.file(name)
+        return self._read(name, self.file(name))
+
+    def _read(self, name: str, path: Path) -> str:
         try:
             return path.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -83,7 +85,8 @@ class Definitions:
 
     def both(self, name: str) -> Mapping[str, Definition]:
         """A definition by name, for both directions: by source site, in the order of the file."""
-        return parse_both(name, self.read(name), str(self.file(name)))
+        path = self.file(name)
+        return parse_both(name, self._read(name, path), str(path))
 
     def all(self) -> list[Definition]:
         """All definitions, checked against each other. `ConfigError` at the first invalid one."""
