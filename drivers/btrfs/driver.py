@@ -207,7 +207,7 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
                 why=one.snapshot.name,
                 hint="It can be deleted once a newer one is shown.",
             )
-        if one.wrapper is not None and not place.live:
+        if one.wrapper is not None:
             store.demand_unmounted(one, str(self))
         reserve.use(place, lambda: self._delete(place, one, str(self)))
 

@@ -82,6 +82,18 @@ def test_it_is_kept_until_it_is_unmounted(world: World, tmp_path: Path, kind: st
     assert len(updated(world, range(4, 5))) == 1 and not view.exists()
 
 
+def test_that_of_a_source_is_kept_too(world: World, tmp_path: Path) -> None:
+    """A backup program has it mounted, for example."""
+    updated(world, range(1))
+    taken = Path(world.driver("source").snapshots()[-1].path)
+    with mounted(taken, tmp_path / "at", "--bind") as at:
+        there = sorted(at.iterdir())
+        updated(world, range(1, 4))
+        assert sorted(at.iterdir()) == there and taken.is_dir()
+    updated(world, range(4, 5))
+    assert not taken.exists()
+
+
 @pytest.mark.parametrize("world", [True], indirect=True, ids=["nested"])
 def test_the_view_of_nested_subvolumes_is_kept_while_it_is_mounted(
     world: World, tmp_path: Path
