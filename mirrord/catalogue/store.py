@@ -302,6 +302,18 @@ class Catalogue(Watchbook, Verifications):
             )
         }
 
+    def add_shared(self, mirror_id: str, snapshot: Snapshot, sequence: int, source: str) -> None:
+        """Record that a run has taken this snapshot, or uses it as well: other mirrors may have it,
+        too.
+        """
+        with self._transaction("SNAPSHOT:SHARE") as db:
+            _add_snapshot(db, mirror_id, snapshot, sequence, source)
+            db.execute(
+                "UPDATE operation SET arguments = json_patch(arguments, ?) "
+                "WHERE mirror_id = ? AND verb IN ('initialize', 'update')",
+                (json.dumps({"guid": snapshot.guid}), mirror_id),
+            )
+
     def others(self, mirror_id: str, source: str, guids: Iterable[str]) -> set[str]:
         """Which of these snapshots belong to another mirror of the same source, perhaps also."""
         asked = list(guids)
@@ -343,18 +355,7 @@ class Catalogue(Watchbook, Verifications):
         """Record that a transfer begins or resumes, and its snapshot as one of this mirror."""
         snapshot = begun.snapshot
         with self._transaction("TRANSFER:BEGIN") as db:
-            db.execute(
-                "INSERT INTO snapshot VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                (
-                    mirror_id,
-                    snapshot.guid,
-                    snapshot.name,
-                    snapshot.kind.value,
-                    begun.sequence,
-                    snapshot.taken_at_ns,
-                    begun.source,
-                ),
-            )
+            _add_snapshot(db, mirror_id, snapshot, begun.sequence, begun.source)
             db.execute(
                 "INSERT INTO transfer (id, mirror_id, verb, base, full_reason, guid, name, "
                 "spread_ms, pause, result, started_ns) "
@@ -433,6 +434,23 @@ def _confirm(db: sqlite3.Connection, mirror_id: str, confirmed: Confirmed) -> No
     db.execute(
         "UPDATE mirror SET confirmed_guid = ?, confirmed_ns = ? WHERE id = ?",
         (*confirmed, mirror_id),
+    )
+
+
+def _add_snapshot(
+    db: sqlite3.Connection, mirror_id: str, snapshot: Snapshot, sequence: int, source: str
+) -> None:
+    db.execute(
+        "INSERT INTO snapshot VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        (
+            mirror_id,
+            snapshot.guid,
+            snapshot.name,
+            snapshot.kind.value,
+            sequence,
+            snapshot.taken_at_ns,
+            source,
+        ),
     )
 
 

@@ -202,13 +202,14 @@ def drop_aborted(
         return here
     known = {name for name, _, _ in mirror.catalogue.snapshots(mirror.id).values()}
     gone = [one for one in gone if one.name not in known]
-    shared = mirror.catalogue.others(mirror.id, str(mirror.source), [one.guid for one in gone])
-    gone = [one for one in gone if one.guid not in shared]
     if not gone:
         return here
     try:
         with mirror.source_locked():
-            if mirror.source.facts().role is not Role.LIVE:
+            guids = [one.guid for one in gone]
+            shared = mirror.catalogue.others(mirror.id, str(mirror.source), guids)
+            gone = [one for one in gone if one.guid not in shared]
+            if not gone or mirror.source.facts().role is not Role.LIVE:
                 return here
             in_use = _delete_at(mirror, mirror.source, gone, ())
             gone = [one for one in gone if one.guid not in in_use]
