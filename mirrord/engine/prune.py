@@ -7,6 +7,7 @@ clock that jumped, is refused until it is confirmed (`mirrord prune NAME --accep
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -66,7 +67,10 @@ def prune(mirror: Mirror, here: list[Snapshot], there: list[Snapshot], *, shown:
                 mirror,
                 "source",
                 here,
-                protected=others | pinning.reasons(mirror, here, there) | base,
+                protected=others
+                | pinning.reasons(mirror, here, there)
+                | _origin(mirror, here)
+                | base,
             ),
         ]
         for end in ends:
@@ -302,7 +306,9 @@ def prune_now(mirror: Mirror, *, dry_run: bool, accept: bool) -> Result:
                 mirror,
                 "source",
                 here,
-                protected=pinning.reasons(mirror, here, there, names) | protected,
+                protected=pinning.reasons(mirror, here, there, names)
+                | _origin(mirror, here)
+                | protected,
             ),
             look(
                 mirror,
@@ -372,6 +378,18 @@ def _bases_of_others(mirror: Mirror) -> dict[str, str]:
     return dict.fromkeys(
         mirror.catalogue.bases_of_others(mirror.id), "it is the base of another mirror"
     )
+
+
+def _origin(mirror: Mirror, here: Sequence[Snapshot]) -> dict[str, str]:
+    """The snapshot that the source's live volume began as, while another mirror continues from an
+    older one: it alone shows that the volume descends from that (`unrelated` in core/model.py).
+    """
+    others = pinning.of_others(mirror, here)
+    origin = mirror.source.facts().origin if others else None
+    older = list(itertools.takewhile(lambda one: one.guid != origin, here))
+    if len(older) == len(here) or others.keys().isdisjoint(one.guid for one in older):
+        return {}
+    return {here[len(older)].guid: "the source began as it, after the base of another mirror"}
 
 
 def _check_there(mirror: Mirror) -> None:
