@@ -21,6 +21,8 @@ from mirrord.system import clock
 EVENTS_KEPT = 1000  # for each mirror
 TRANSFERS_KEPT = 2000
 _NO_ARGUMENTS = Arguments()
+#: Before the source of a snapshot that the mirror has left to others there (`leave`).
+_LEFT = "left:"
 _TABLES_OF_A_MIRROR = (
     "operation",
     "snapshot",
@@ -293,19 +295,20 @@ class Catalogue(Watchbook, Verifications):
 
     # Snapshots
 
-    def snapshots(self, mirror_id: str) -> dict[str, tuple[str, SnapshotKind, int]]:
-        """This mirror's: guid -> (name, kind, sequence)."""
+    def snapshots(
+        self, mirror_id: str, *, at: str = ""
+    ) -> dict[str, tuple[str, SnapshotKind, int]]:
+        """This mirror's: guid -> (name, kind, sequence); without those that it has left to other
+        mirrors at the source `at`.
+        """
+        sql = "SELECT guid, name, kind, sequence FROM snapshot WHERE mirror_id = ? AND source <> ?"
         return {
             guid: (name, SnapshotKind(kind), sequence)
-            for guid, name, kind, sequence in self._rows(
-                "SELECT guid, name, kind, sequence FROM snapshot WHERE mirror_id = ?", mirror_id
-            )
+            for guid, name, kind, sequence in self._rows(sql, mirror_id, _LEFT + at)
         }
 
     def add_shared(self, mirror_id: str, snapshot: Snapshot, sequence: int, source: str) -> None:
-        """Record that a run has taken this snapshot, or uses it as well: other mirrors may have it,
-        too.
-        """
+        """Record that a run has taken this snapshot, or uses it as another mirror does."""
         with self._transaction("SNAPSHOT:SHARE") as db:
             _add_snapshot(db, mirror_id, snapshot, sequence, source)
             db.execute(
@@ -327,6 +330,14 @@ class Catalogue(Watchbook, Verifications):
             json.dumps(asked),
         )
         return {guid for (guid,) in rows}
+
+    def leave(self, mirror_id: str, source: str, guids: Iterable[str]) -> None:
+        """Record that it is other mirrors that delete these at the source."""
+        with self._transaction("SNAPSHOT:LEAVE") as db:
+            db.executemany(
+                "UPDATE snapshot SET source = ? WHERE mirror_id = ? AND guid = ?",
+                [(_LEFT + source, mirror_id, guid) for guid in guids],
+            )
 
     def bases_of_others(self, mirror_id: str) -> set[str]:
         """Which of this mirror's snapshots are among the newest two of another mirror."""

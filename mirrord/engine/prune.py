@@ -101,7 +101,7 @@ def look(
     keep = definition.keep_destination
     if name == "source":
         driver, keep = mirror.source, definition.keep_source
-    mine = mirror.catalogue.snapshots(mirror.id)
+    mine = mirror.catalogue.snapshots(mirror.id, at=str(driver) if name == "source" else "")
     if isinstance(keep, int):
         gone = plan.plan_prune(snapshots, keep=keep, mine=mine, protected=protected.keys())
         why: dict[str, tuple[str, ...]] = {}
@@ -176,7 +176,8 @@ def _delete(
                 in_use = _delete_at_source(mirror, from_source, pins.source)
             else:
                 # A cascade: those snapshots belong to the upstream mirror, which prunes them.
-                mirror.catalogue.remove_snapshots(mirror.id, [s.guid for s in from_source])
+                guids = [one.guid for one in from_source]
+                mirror.catalogue.leave(mirror.id, str(mirror.source), guids)
     return in_use | _delete_at(mirror, mirror.destination, from_destination, pins.destination)
 
 
@@ -235,7 +236,8 @@ def _delete_at_source(
     others = mirror.catalogue.others(mirror.id, str(mirror.source), guids)
     alone = [snapshot for snapshot in gone if snapshot.guid not in others]
     in_use = _delete_at(mirror, mirror.source, alone, pinned)
-    mirror.catalogue.remove_snapshots(mirror.id, [guid for guid in guids if guid in others])
+    if others:
+        mirror.catalogue.leave(mirror.id, str(mirror.source), others)
     return in_use
 
 

@@ -56,6 +56,20 @@ def test_the_base_of_the_last_stays_at_both_others(world: World, lab: Lab, last:
     assert len(lab.source().snapshots()) <= 4
 
 
+def test_the_last_keeps_what_its_definition_says(world: World, lab: Lab) -> None:
+    """It is more than what its mirror would keep at the middle, which another mirror prunes."""
+    world.initialized()
+    place = beside(lab.destination(), "far")
+    world.service.create("far", str(lab.destination()), place, keep_source=1, keep_destination=4)
+    world.service.initialize("far")
+    for seed in range(8):
+        lab.change(lab.source(), seed)
+        for name in (NAME, "far"):
+            world.service.update(name)
+    assert 2 <= len(driver_at(lab, place).snapshots()) <= 4
+    assert lab.destination().facts().shown == driver_at(lab, place).facts().shown
+
+
 def test_the_last_goes_on_from_the_first_when_the_middle_is_lost(
     world: World, lab: Lab, last: Driver
 ) -> None:

@@ -39,7 +39,7 @@ class Pair:
         self.service = Service(world.paths, shared=self._shared)
         for name in ("one", "two"):
             place = beside(lab.destination(), name)
-            self.service.create(name, str(lab.source()), place, keep_source=1)
+            self.service.create(name, str(lab.source()), place, keep_source=1, keep_destination=2)
             self.service.initialize(name)
         self.reached, self.free = threading.Event(), threading.Event()
         self.two: Result | MirrordError | None = None
@@ -78,6 +78,10 @@ class Pair:
     def in_step(self, name: str) -> bool:
         there = driver_at(self._lab, beside(self._lab.destination(), name))
         return self._lab.content(there) == self._lab.content(self._lab.source())
+
+    def kept(self, name: str) -> int:
+        """How many snapshots the mirror's destination has."""
+        return len(driver_at(self._lab, beside(self._lab.destination(), name)).snapshots())
 
     def names(self) -> set[str]:
         """Of the source's snapshots."""
@@ -123,6 +127,7 @@ def test_it_is_kept_until_the_transfer_of_the_other_mirror_begins(
             pair.service.update(name)
             assert pair.in_step(name)
     assert len(pair.names()) == 2
+    assert max(map(pair.kept, ("one", "two"))) <= 2, "at the destinations it is pruned as well"
 
 
 def test_one_that_was_deleted_with_a_failed_run_is_not_used(pair: Pair) -> None:
