@@ -21,6 +21,8 @@ from mirrord.system import clock
 EVENTS_KEPT = 1000  # for each mirror
 TRANSFERS_KEPT = 2000
 _NO_ARGUMENTS = Arguments()
+#: Before the source of a snapshot that the mirror has left to others there (`leave`).
+_LEFT = "left:"
 _TABLES_OF_A_MIRROR = (
     "operation",
     "snapshot",
@@ -293,14 +295,27 @@ class Catalogue(Watchbook, Verifications):
 
     # Snapshots
 
-    def snapshots(self, mirror_id: str) -> dict[str, tuple[str, SnapshotKind, int]]:
-        """This mirror's: guid -> (name, kind, sequence)."""
+    def snapshots(
+        self, mirror_id: str, *, at: str = ""
+    ) -> dict[str, tuple[str, SnapshotKind, int]]:
+        """This mirror's: guid -> (name, kind, sequence); without those that it has left to other
+        mirrors at the source `at`.
+        """
+        sql = "SELECT guid, name, kind, sequence FROM snapshot WHERE mirror_id = ? AND source <> ?"
         return {
             guid: (name, SnapshotKind(kind), sequence)
-            for guid, name, kind, sequence in self._rows(
-                "SELECT guid, name, kind, sequence FROM snapshot WHERE mirror_id = ?", mirror_id
-            )
+            for guid, name, kind, sequence in self._rows(sql, mirror_id, _LEFT + at)
         }
+
+    def add_shared(self, mirror_id: str, snapshot: Snapshot, sequence: int, source: str) -> None:
+        """Record that a run has taken this snapshot, or uses it as another mirror does."""
+        with self._transaction("SNAPSHOT:SHARE") as db:
+            _add_snapshot(db, mirror_id, snapshot, sequence, source)
+            db.execute(
+                "UPDATE operation SET arguments = json_patch(arguments, ?) "
+                "WHERE mirror_id = ? AND verb IN ('initialize', 'update')",
+                (json.dumps({"guid": snapshot.guid}), mirror_id),
+            )
 
     def others(self, mirror_id: str, source: str, guids: Iterable[str]) -> set[str]:
         """Which of these snapshots belong to another mirror of the same source, perhaps also."""
@@ -315,6 +330,14 @@ class Catalogue(Watchbook, Verifications):
             json.dumps(asked),
         )
         return {guid for (guid,) in rows}
+
+    def leave(self, mirror_id: str, source: str, guids: Iterable[str]) -> None:
+        """Record that it is other mirrors that delete these at the source."""
+        with self._transaction("SNAPSHOT:LEAVE") as db:
+            db.executemany(
+                "UPDATE snapshot SET source = ? WHERE mirror_id = ? AND guid = ?",
+                [(_LEFT + source, mirror_id, guid) for guid in guids],
+            )
 
     def bases_of_others(self, mirror_id: str) -> set[str]:
         """Which of this mirror's snapshots are among the newest two of another mirror."""
@@ -343,18 +366,7 @@ class Catalogue(Watchbook, Verifications):
         """Record that a transfer begins or resumes, and its snapshot as one of this mirror."""
         snapshot = begun.snapshot
         with self._transaction("TRANSFER:BEGIN") as db:
-            db.execute(
-                "INSERT INTO snapshot VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                (
-                    mirror_id,
-                    snapshot.guid,
-                    snapshot.name,
-                    snapshot.kind.value,
-                    begun.sequence,
-                    snapshot.taken_at_ns,
-                    begun.source,
-                ),
-            )
+            _add_snapshot(db, mirror_id, snapshot, begun.sequence, begun.source)
             db.execute(
                 "INSERT INTO transfer (id, mirror_id, verb, base, full_reason, guid, name, "
                 "spread_ms, pause, result, started_ns) "
@@ -433,6 +445,23 @@ def _confirm(db: sqlite3.Connection, mirror_id: str, confirmed: Confirmed) -> No
     db.execute(
         "UPDATE mirror SET confirmed_guid = ?, confirmed_ns = ? WHERE id = ?",
         (*confirmed, mirror_id),
+    )
+
+
+def _add_snapshot(
+    db: sqlite3.Connection, mirror_id: str, snapshot: Snapshot, sequence: int, source: str
+) -> None:
+    db.execute(
+        "INSERT INTO snapshot VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        (
+            mirror_id,
+            snapshot.guid,
+            snapshot.name,
+            snapshot.kind.value,
+            sequence,
+            snapshot.taken_at_ns,
+            source,
+        ),
     )
 
 

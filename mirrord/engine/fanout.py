@@ -65,11 +65,15 @@ class Fanout:
             found = self._taken.get(str(source))
         return found[0] if found is not None and found[1] >= since_s else None
 
-    def offer(self, source: Driver, snapshot: Snapshot, began_s: float) -> None:
-        """A reference snapshot was taken, begun at that moment; other mirrors may use it."""
+    def offer(self, source: Driver, snapshot: Snapshot, began_s: float) -> bool:
+        """A reference snapshot was taken, begun at that moment. Returns whether there are other
+        mirrors that may use it.
+        """
         with self._guard:
-            if self._busy.get(str(source), 0) > 1:
+            others = self._busy.get(str(source), 0) > 1
+            if others:
                 self._taken[str(source)] = snapshot, began_s
+        return others
 
     def send(self, source: Driver, base: str | None, guid: str) -> SendStream:
         """`source.send`, shared with other mirrors that send the same at the same time."""

@@ -290,12 +290,16 @@ class Mirror:
         with self.source_locked():
             if together is None:
                 return self.source.take_snapshot(name)
-            shared = together.offered(self.source, self.context.began_s)
-            if shared is not None:
-                return shared
-            began_s = clock.monotonic_s()
-            taken = self.source.take_snapshot(name)
-            together.offer(self.source, taken, began_s)
+            taken = together.offered(self.source, self.context.began_s)
+            # (The mirror that took it has deleted it when its own run has failed since.)
+            if taken is None or all(one.guid != taken.guid for one in self.source.snapshots()):
+                began_s = clock.monotonic_s()
+                taken = self.source.take_snapshot(name)
+                if not together.offer(self.source, taken, began_s):
+                    return taken
+            # Before the lock is released: a mirror deletes nothing that another one has recorded.
+            sequence = names.sequence_of(name, self.id)
+            self.catalogue.add_shared(self.id, taken, sequence, str(self.source))
             return taken
 
     def source_locked(self) -> AbstractContextManager[None]:

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 from mirrord.core.errors import MirrordError
-from mirrord.core.model import Role, Snapshot
+from mirrord.core.model import Role, Snapshot, SnapshotKind
 from mirrord.drivers.contract import Driver
 from mirrord.drivers.pins import GUIDS_MAX
 from mirrord.engine import plan
@@ -70,6 +70,15 @@ def wanted(mirror: Mirror, here: Sequence[Snapshot], there: Sequence[Snapshot]) 
     ours = {snapshot.guid for snapshot in here}
     passed = [guid for guid in of_others(mirror, there) if guid in ours and guid not in newest]
     return Wanted(newest, [*passed[len(newest) - GUIDS_MAX :], *newest])
+
+
+def is_left_to(mirror: Mirror, snapshot: Snapshot) -> bool:
+    """Whether this mirror has to delete a snapshot of the source that another one took for both: no
+    other mirror has it any more. (In a cascade it is the upstream mirror's.)
+    """
+    if snapshot.kind is not SnapshotKind.REFERENCE or mirror.source.facts().role is not Role.LIVE:
+        return False
+    return not mirror.catalogue.others(mirror.id, str(mirror.source), [snapshot.guid])
 
 
 def differs(mirror: Mirror, listed: Sequence[Snapshot], guids: Collection[str]) -> bool:

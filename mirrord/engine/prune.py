@@ -7,6 +7,7 @@ clock that jumped, is refused until it is confirmed (`mirrord prune NAME --accep
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -66,7 +67,10 @@ def prune(mirror: Mirror, here: list[Snapshot], there: list[Snapshot], *, shown:
                 mirror,
                 "source",
                 here,
-                protected=others | pinning.reasons(mirror, here, there) | base,
+                protected=others
+                | pinning.reasons(mirror, here, there)
+                | _origin(mirror, here)
+                | base,
             ),
         ]
         for end in ends:
@@ -97,7 +101,7 @@ def look(
     keep = definition.keep_destination
     if name == "source":
         driver, keep = mirror.source, definition.keep_source
-    mine = mirror.catalogue.snapshots(mirror.id)
+    mine = mirror.catalogue.snapshots(mirror.id, at=str(driver) if name == "source" else "")
     if isinstance(keep, int):
         gone = plan.plan_prune(snapshots, keep=keep, mine=mine, protected=protected.keys())
         why: dict[str, tuple[str, ...]] = {}
@@ -172,7 +176,8 @@ def _delete(
                 in_use = _delete_at_source(mirror, from_source, pins.source)
             else:
                 # A cascade: those snapshots belong to the upstream mirror, which prunes them.
-                mirror.catalogue.remove_snapshots(mirror.id, [s.guid for s in from_source])
+                guids = [one.guid for one in from_source]
+                mirror.catalogue.leave(mirror.id, str(mirror.source), guids)
     return in_use | _delete_at(mirror, mirror.destination, from_destination, pins.destination)
 
 
@@ -202,13 +207,14 @@ def drop_aborted(
         return here
     known = {name for name, _, _ in mirror.catalogue.snapshots(mirror.id).values()}
     gone = [one for one in gone if one.name not in known]
-    shared = mirror.catalogue.others(mirror.id, str(mirror.source), [one.guid for one in gone])
-    gone = [one for one in gone if one.guid not in shared]
     if not gone:
         return here
     try:
         with mirror.source_locked():
-            if mirror.source.facts().role is not Role.LIVE:
+            guids = [one.guid for one in gone]
+            shared = mirror.catalogue.others(mirror.id, str(mirror.source), guids)
+            gone = [one for one in gone if one.guid not in shared]
+            if not gone or mirror.source.facts().role is not Role.LIVE:
                 return here
             in_use = _delete_at(mirror, mirror.source, gone, ())
             gone = [one for one in gone if one.guid not in in_use]
@@ -230,7 +236,8 @@ def _delete_at_source(
     others = mirror.catalogue.others(mirror.id, str(mirror.source), guids)
     alone = [snapshot for snapshot in gone if snapshot.guid not in others]
     in_use = _delete_at(mirror, mirror.source, alone, pinned)
-    mirror.catalogue.remove_snapshots(mirror.id, [guid for guid in guids if guid in others])
+    if others:
+        mirror.catalogue.leave(mirror.id, str(mirror.source), others)
     return in_use
 
 
@@ -301,7 +308,9 @@ def prune_now(mirror: Mirror, *, dry_run: bool, accept: bool) -> Result:
                 mirror,
                 "source",
                 here,
-                protected=pinning.reasons(mirror, here, there, names) | protected,
+                protected=pinning.reasons(mirror, here, there, names)
+                | _origin(mirror, here)
+                | protected,
             ),
             look(
                 mirror,
@@ -371,6 +380,18 @@ def _bases_of_others(mirror: Mirror) -> dict[str, str]:
     return dict.fromkeys(
         mirror.catalogue.bases_of_others(mirror.id), "it is the base of another mirror"
     )
+
+
+def _origin(mirror: Mirror, here: Sequence[Snapshot]) -> dict[str, str]:
+    """The snapshot that the source's live volume began as, while another mirror continues from an
+    older one: it alone shows that the volume descends from that (`unrelated` in core/model.py).
+    """
+    others = pinning.of_others(mirror, here)
+    origin = mirror.source.facts().origin if others else None
+    older = list(itertools.takewhile(lambda one: one.guid != origin, here))
+    if len(older) == len(here) or others.keys().isdisjoint(one.guid for one in older):
+        return {}
+    return {here[len(older)].guid: "the source began as it, after the base of another mirror"}
 
 
 def _check_there(mirror: Mirror) -> None:

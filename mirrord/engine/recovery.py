@@ -45,7 +45,7 @@ from mirrord.core.sets import is_complete
 from mirrord.core.states import Activity, State, Verb
 from mirrord.core.units import format_size
 from mirrord.drivers.contract import Capability, Driver
-from mirrord.engine import failover_steps, plan, relation, stillpaused
+from mirrord.engine import failover_steps, pinning, plan, relation, stillpaused
 from mirrord.engine.direction import Turned
 from mirrord.engine.members import Members
 from mirrord.engine.mirror import Mirror, one_line
@@ -117,8 +117,9 @@ def recover(
         _tell(mirror, operation)
     if operation.phase == "begun":
         # After a failure here the next command tries once more: only it knows the snapshot.
-        if _drop_snapshot(mirror, operation) or error is None:
-            mirror.catalogue.end(mirror.id)
+        dropped, guid = _drop_snapshot(mirror, operation), operation.arguments.guid
+        if dropped or error is None:
+            mirror.catalogue.end(mirror.id, gone=[guid] if dropped and guid else [])
         return Recovered()
     return _settle_transfer(mirror, operation, error, without_source=without_source)
 
@@ -471,13 +472,13 @@ def _pending(mirror: Mirror, operation: Operation, staging: Staging | None) -> P
 
 def _drop_snapshot(mirror: Mirror, operation: Operation) -> bool:
     """Delete the snapshot that was taken for this operation, if it is not at both ends; returns
-    whether that succeeded.
+    whether the mirror has nothing more to do with it.
 
-    The catalogue reserved the name for this operation only and recorded it before the snapshot was
-    taken, so the name identifies it. A source that cannot be reached keeps its snapshot, which is
-    recorded as an event.
+    The catalogue reserved the name for this operation only, before the snapshot was taken, so the
+    name identifies it. One that another mirror took, and no longer has, is left to the next prune.
+    A source that cannot be reached keeps its snapshot, which is recorded as an event.
     """
-    name = operation.arguments.name
+    name, left = operation.arguments.name, False
     try:
         there = {snapshot.guid for snapshot in mirror.destination.snapshots()}
         for snapshot in mirror.source.snapshots():
@@ -485,6 +486,8 @@ def _drop_snapshot(mirror: Mirror, operation: Operation) -> bool:
                 with mirror.source_locked():
                     if not mirror.catalogue.others(mirror.id, str(mirror.source), [snapshot.guid]):
                         mirror.source.delete_snapshot(snapshot.guid)
+            elif snapshot.guid == operation.arguments.guid and snapshot.guid not in there:
+                left = pinning.is_left_to(mirror, snapshot)
     except (MirrordError, OSError) as error:
         mirror.catalogue.add_event(
             mirror.id,
@@ -492,4 +495,4 @@ def _drop_snapshot(mirror: Mirror, operation: Operation) -> bool:
             f"the snapshot {name} was not deleted at the source: {one_line(error)}",
         )
         return False
-    return True
+    return not left

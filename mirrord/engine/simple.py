@@ -316,7 +316,7 @@ def _drop_references(mirror: Mirror) -> int:
             why="there is no live volume",
             hint="Check that its file system is mounted.",
         )
-    mine, count = mirror.catalogue.snapshots(mirror.id), 0
+    mine, count = mirror.catalogue.snapshots(mirror.id, at=str(mirror.source)), 0
     with mirror.source_locked():
         for guid in mirror.catalogue.others(mirror.id, str(mirror.source), mine):
             del mine[guid]  # the last mirror that has it deletes it

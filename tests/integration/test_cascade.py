@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mirrord.core.errors import Refused
+from mirrord.core.model import SnapshotKind
 from mirrord.drivers.contract import Driver
 from tests.contract.lab import Lab
 from tests.support.places import beside, driver_at
@@ -55,6 +56,20 @@ def test_the_base_of_the_last_stays_at_both_others(world: World, lab: Lab, last:
     assert len(lab.source().snapshots()) <= 4
 
 
+def test_the_last_keeps_what_its_definition_says(world: World, lab: Lab) -> None:
+    """It is more than what its mirror would keep at the middle, which another mirror prunes."""
+    world.initialized()
+    place = beside(lab.destination(), "far")
+    world.service.create("far", str(lab.destination()), place, keep_source=1, keep_destination=4)
+    world.service.initialize("far")
+    for seed in range(8):
+        lab.change(lab.source(), seed)
+        for name in (NAME, "far"):
+            world.service.update(name)
+    assert 2 <= len(driver_at(lab, place).snapshots()) <= 4
+    assert lab.destination().facts().shown == driver_at(lab, place).facts().shown
+
+
 def test_the_last_goes_on_from_the_first_when_the_middle_is_lost(
     world: World, lab: Lab, last: Driver
 ) -> None:
@@ -90,6 +105,37 @@ def test_the_mirror_to_the_middle_is_deleted_once_the_last_does_not_need_it(
     assert world.service.update("far").status == "done"
     assert world.service.history("far", limit=1).transfers[0].base, "it was incremental"
     assert lab.content(last) == lab.content(source)
+
+
+@pytest.mark.parametrize("switch", ["reverse", "restore"])
+def test_a_mirror_that_is_behind_continues_from_a_volume_that_began_as_a_later_snapshot(
+    world: World, lab: Lab, switch: str
+) -> None:
+    """That snapshot alone shows that the volume descends from the other mirror's base."""
+    world.initialized(keep_source=1, keep_destination=1)
+    source = lab.destination() if switch == "reverse" else lab.source()
+    place = beside(lab.destination(), "far")
+    world.service.create("far", str(source), place, keep_source=1)
+    world.service.initialize("far")
+    lab.change(lab.source(), 1)
+    world.service.update(NAME)
+    if switch == "reverse":
+        world.service.reverse(NAME, yes=True)
+    else:
+        lab.change(lab.source(), 2)
+        world.service.restore_all(NAME, snapshot=None, yes=True)
+    for seed in (3, 4, 5):
+        lab.change(source, seed)
+        world.service.update(NAME)
+    assert world.service.update("far").status == "done"
+    assert world.service.history("far", limit=1).transfers[0].base, "it was incremental"
+    assert lab.content(driver_at(lab, place)) == lab.content(source)
+    for seed in (6, 7, 8):
+        lab.change(source, seed)
+        for name in (NAME, "far"):
+            world.service.update(name)
+    kept = [one for one in source.snapshots() if one.kind is not SnapshotKind.DIVERGED]
+    assert len(kept) <= 3, "no more is kept then"
 
 
 def test_a_scheduled_update_is_from_the_source_that_it_has_now(
