@@ -22,6 +22,7 @@ from mirrord.drivers.btrfs.ioctl import as_mirrord_error, guarded
 from mirrord.drivers.btrfs.layout import Layout
 from mirrord.drivers.btrfs.program import ProgramReceiver
 from mirrord.drivers.btrfs.store import SnapshotEntry
+from mirrord.drivers.btrfs.stream import useless
 from mirrord.drivers.streams import PipeSink, SendStream
 from mirrord.system import command, steps
 from mirrord.system.native import receive_program
@@ -49,6 +50,7 @@ class NativeReceiver(ProgramReceiver):
         super().__init__(place, request, base_here, where)
 
     def _begin(self) -> None:
+        self._demand_position()
         self._make_staging()
         request = self._request
         words = [self._program, "--into", str(self._wrapper), "--name", self._wrapper.name]
@@ -70,6 +72,20 @@ class NativeReceiver(ProgramReceiver):
             )
         finally:
             os.close(reading)
+
+    def _demand_position(self) -> None:
+        """`CheckpointUseless` when the stream does not begin where the checkpoint ends: a program
+        that a killed mirrord process left may have taken another one since the sender asked.
+        """
+        request, found = self._request, checkpoints.look(self._checkpoints)
+        same = (found.base, found.snapshot.guid) == (request.base, request.snapshot.guid)
+        kept_bytes = found.stream_bytes if same else 0
+        if request.resume_bytes in (None, kept_bytes):
+            return
+        why = f"{kept_bytes} bytes of the stream are kept by now, not {request.resume_bytes}"
+        error = useless(self._where, why)
+        error.data["shortened"] = True
+        raise error
 
     @guarded
     def write(self, chunk: bytes | memoryview) -> None:

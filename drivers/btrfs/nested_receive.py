@@ -101,7 +101,9 @@ def _request_of(
 ) -> ReceiveRequest:
     name = f"{request.snapshot.name}.{number}" if number else request.snapshot.name
     snapshot = request.snapshot._replace(guid=member.guid, name=name)
-    return request._replace(transfer_id=transfer_id, base=member.base, snapshot=snapshot)
+    return request._replace(
+        transfer_id=transfer_id, base=member.base, snapshot=snapshot, resume_bytes=None
+    )
 
 
 def stagings(place: Layout) -> list[Staging]:

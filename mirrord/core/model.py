@@ -189,7 +189,8 @@ class ReceiveRequest(NamedTuple):
     """What a receiver is going to receive. `transfer_id` names the staging.
 
     resumable: keep a checkpoint, even where that has a cost. local: both ends are on one host:
-        checkpoints may be rarer.
+        checkpoints may be rarer. resume_bytes: how much of the stream is not sent, as the staging's
+        checkpoint has it; None: an older peer does not tell.
     """
 
     transfer_id: str
@@ -198,6 +199,7 @@ class ReceiveRequest(NamedTuple):
     snapshot: Snapshot
     resumable: bool = False
     local: bool = False
+    resume_bytes: int | None = None
 
 
 class Staging(NamedTuple):

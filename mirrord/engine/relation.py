@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mirrord.engine.mirror import Mirror
 
 EXCHANGED = "the endpoints of the two sites are exchanged in the definition"
+CONTROLLED = "another host controls the mirror"
 _FIRST = 1
 #: Verbs that decide which side is right when two records of one epoch differ.
 _SETTLING = frozenset({Verb.BREAK, Verb.RESYNC, Verb.REVERSE, Verb.TAKEOVER})
@@ -97,15 +98,25 @@ def _settle(mirror: Mirror, verb: Verb, there: list[Relationship | None]) -> Non
 
 
 def _check_controller(mirror: Mirror, record: Relationship) -> None:
-    if not is_same(record.controller, mirror.relation.controller):
+    why = other_controller(mirror, record)
+    if why:
         raise Fenced(
-            "another host controls the mirror",
+            CONTROLLED,
             where=f"mirror '{mirror.name}'",
-            why=f"the relationship record at its ends (epoch {record.epoch}) names the controller "
-            f"{record.controller}, but this host is {mirror.relation.controller}",
+            why=why,
             hint="If that host is permanently lost, or should no longer control the mirror, run "
             f"'mirrord takeover {mirror.name}'. Both ends will then refuse its commands.",
         )
+
+
+def other_controller(mirror: Mirror, record: Relationship) -> str:
+    """How the controller in the record differs from this host, or ""."""
+    if is_same(record.controller, mirror.relation.controller):
+        return ""
+    return (
+        f"the relationship record at its ends (epoch {record.epoch}) names the controller "
+        f"{record.controller}, but this host is {mirror.relation.controller}"
+    )
 
 
 def _check_sites(mirror: Mirror, record: Relationship) -> None:

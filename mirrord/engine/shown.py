@@ -56,7 +56,7 @@ def look(mirror: Mirror, row: MirrorRow, facts: VolumeFacts | None, trouble: str
     if absent is not None:
         return Shown("", 0, (absent,))
     if facts.role is Role.LIVE:
-        fault = _fault(_why_live(mirror))
+        fault = _fault(_taken_over(mirror) or _why_live(mirror))
         return Shown("", row.confirmed_ns, (fault, *full))
     faults = (*_read_only(mirror), *full)
     if not facts.shown:
@@ -68,7 +68,8 @@ def look(mirror: Mirror, row: MirrorRow, facts: VolumeFacts | None, trouble: str
     taken_ns = there.taken_at_ns if there else 0
     name = _name(mirror, facts.shown, there)
     if row.confirmed_guid and _is_another(mirror, facts.shown):
-        faults = (_another(mirror, row, name, taken_ns), *faults)
+        why = _taken_over(mirror)
+        faults = (_fault(why) if why else _another(mirror, row, name, taken_ns), *faults)
     return Shown(name, taken_ns, faults)
 
 
@@ -94,6 +95,17 @@ def look_at_source(mirror: Mirror) -> tuple[Finding, ...]:
 
 def _fault(text: str) -> Finding:
     return Finding(AlarmKind.DESTINATION, Level.ERROR, text)
+
+
+def _taken_over(mirror: Mirror) -> str:
+    """That another host controls the mirror, and may have changed the destination; "" otherwise."""
+    try:
+        with mirror.waiting.hurried(LOOK_S):
+            record = mirror.destination.drivers[0].relationship(mirror.id)
+    except (MirrordError, OSError):
+        return ""
+    why = relation.other_controller(mirror, record) if record is not None else ""
+    return f"{relation.CONTROLLED}: {why}" if why else ""
 
 
 def _why_live(mirror: Mirror) -> str:

@@ -192,6 +192,7 @@ def _carry_once(route: Route, transfer_id: str, base: str | None, snapshot: Snap
         snapshot,
         resumable=delta.send_bytes > _RESUMABLE_BYTES,
         local=not (route.sender.remote or route.receiver.remote),
+        resume_bytes=done_bytes if staging and staging.checkpoint else 0,
     )
     moved, checksum = _pump(route, request, staging, done_bytes)
     return Outcome(

@@ -122,18 +122,26 @@ def unknown_key(target: Target, kind: str, shown: str, *, why: str = "") -> Mirr
     )
 
 
-def changed_key(target: Target, got: str, expected: str, place: str) -> MirrordError:
-    """The host key differs from the accepted one."""
+def changed_key(
+    target: Target, got: str, expected: str, place: str = "", *, kind: str = "ed25519"
+) -> MirrordError:
+    """The host key differs from the accepted one. got: its fingerprint; "" when only its kind is
+    known.
+    """
+    accept = add_command(target, "--fingerprint", got or "FINGERPRINT")
+    if not got:
+        file = f"/etc/ssh/ssh_host_{kind.lower()}_key.pub"
+        accept += f", with the FINGERPRINT that 'ssh-keygen -lf {file}' shows on that host"
+    fix = accept
     if place:
         name = target.alias or name_of(target.address, target.port)
         forget = shlex.join(["ssh-keygen", "-f", place.rpartition(":")[0], "-R", name])
-        fix = f"{forget}, then: {add_command(target, '--fingerprint', got)}"
-    else:
-        fix = add_command(target, "--fingerprint", got)
+        fix = f"{forget}, then: {accept}"
     return Untrusted(
         f"the host key of {target.address} HAS CHANGED",
         where=target.name,
-        why=f"received {got}, expected {expected}" + (f" ({place})" if place else ""),
+        why=f"received {got or f'another {kind} key'}, expected {expected}"
+        + (f" ({place})" if place else ""),
         hint="This may be a man-in-the-middle attack. Ask the administrator of that host whether "
         f"its key was replaced. Only if it was: {fix}",
     )

@@ -142,7 +142,7 @@ def _changed(target: Target, found: re.Match[str], stderr: str) -> MirrordError:
 
 def _unknown(target: Target, found: re.Match[str], stderr: str) -> MirrordError:
     if target.fingerprint:
-        return failures.changed_key(target, f"a different key ({found[1]})", target.fingerprint, "")
+        return failures.changed_key(target, "", target.fingerprint, kind=found[1])
     return failures.unknown_key(target, found[1], "")
 
 

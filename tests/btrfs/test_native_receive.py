@@ -308,6 +308,19 @@ def test_a_receiver_waits_for_the_program_of_one_that_was_killed(
         left.wait()
 
 
+def test_a_stream_that_begins_elsewhere_than_the_checkpoint_ends_is_not_applied(pair: Pair) -> None:
+    """A program of a killed process took it after the sender had asked where to begin."""
+    base, snapshot, whole = grown(pair)
+    first = interrupted(pair, base, snapshot, whole[: 4 << 20])
+    now = interrupted(pair, base, snapshot, whole[first : 9 << 20])
+    for told in (0, first, now + 1):
+        with pytest.raises(CheckpointUseless, match=f"{now} bytes .* not {told}") as refused:
+            pair.destination.receive(wanted(base, snapshot)._replace(resume_bytes=told))
+        assert "shortened" in refused.value.data and kept(pair) == now
+    pair.destination.receive(wanted(base, snapshot)._replace(resume_bytes=now)).close()
+    assert go_on(pair, base, snapshot) == len(whole) - now
+
+
 def test_a_checkpoint_that_is_newer_than_the_driver_object_is_seen(pair: Pair) -> None:
     """Another process has taken it meanwhile."""
     base, snapshot, whole = grown(pair)

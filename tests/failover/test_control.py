@@ -213,6 +213,19 @@ def test_a_takeover_relieves_the_controller(world: World, tmp_path: Path) -> Non
     other.close()
 
 
+def test_the_former_controller_reports_the_other_host(world: World, tmp_path: Path) -> None:
+    in_third_epoch(world)
+    other = other_world(world, world.lab, tmp_path / "other")
+    other.service.takeover(NAME, yes=True)
+    assert world.status()["problems"] == []
+    other.service.update(NAME)
+    for _ in range(2):  # the destination shows what the other host committed; then it is live
+        [problem] = world.status()["problems"]
+        assert "another host controls the mirror" in problem and "epoch" in problem
+        other.service.break_off(NAME)
+    other.close()
+
+
 def test_a_verb_at_work_is_fenced_out_by_a_takeover(world: World) -> None:
     """The link to the ends broke, so that their locks were free, and another host took over."""
     in_third_epoch(world)

@@ -8,15 +8,18 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mirrord.control.statustext import details
 from mirrord.core.errors import Aborted, NoSpace, TransferFailed
+from mirrord.core.model import Staging
 from mirrord.core.results import Silent
 from mirrord.drivers.block.driver import BlockDriver
 from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.drivers.btrfs.native_receive import NativeReceiver
+from mirrord.engine import transfer
 from mirrord.system import steps
 from mirrord.system.native import StreamDigest
 from tests.contract.lab_btrfs import BtrfsLab
@@ -146,6 +149,31 @@ def test_what_does_not_fit_the_stream_is_given_up_within_the_same_update(world: 
     assert world.lab.destination().stagings() == []
     events = [event.text for event in world.service.history(NAME, limit=20).events]
     assert any("cannot be used" in text for text in events)
+
+
+def test_a_checkpoint_that_appears_after_the_question_is_used(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program of a killed process took it later than is waited for."""
+    interrupted(world)
+    if world.lab.kind != "btrfs":
+        return
+    once, ask, seen = transfer._carry_once, BtrfsDriver.stagings, []
+
+    def too_early(end: BtrfsDriver) -> list[Staging]:
+        return [one._replace(checkpoint=None, received_bytes=0) for one in ask(end)]
+
+    def carry(*words: Any) -> transfer.Outcome:
+        seen.append(words)
+        with monkeypatch.context() as first:
+            if len(seen) == 1:
+                first.setattr(BtrfsDriver, "stagings", too_early)
+            return once(*words)
+
+    monkeypatch.setattr(transfer, "_carry_once", carry)
+    done = world.again().update(NAME)
+    assert done.status == "done" and world.in_step()
+    assert done.data["resumed_bytes"] >= 19 * MIB and len(seen) == 2
 
 
 def test_a_damaged_checkpoint_leaves_the_one_before_it(world: World) -> None:

@@ -152,6 +152,10 @@ class TestHostKeys:
         if refusal is by_ssh:
             assert f"received {sshd.fingerprint}" in error.why
             assert f"--fingerprint {sshd.fingerprint}" in error.hint
+        else:  # ssh does not tell the fingerprint of a key that is not the pinned one
+            assert "received another ED25519 key" in error.why
+            assert "--fingerprint FINGERPRINT, with the FINGERPRINT that" in error.hint
+            assert "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub" in error.hint
 
     def test_other_than_in_known_hosts(self, sshd: Sshd, home: Path, tmp_path: Path) -> None:
         other = Path(f"{make_key(tmp_path / 'other')}.pub").read_text().split()[1]
