@@ -118,14 +118,17 @@ def ended(process: Process, *, timeout_s: float | None) -> int | None:
     """
     if process.returncode is not None:
         return process.returncode
-    watched = os.pidfd_open(process.pid)
     try:
-        waiting = select.poll()
-        waiting.register(watched, select.POLLIN)
-        waiting.poll(None if timeout_s is None else timeout_s * 1000)
-        found = os.waitid(os.P_PIDFD, watched, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    finally:
-        os.close(watched)
+        watched = os.pidfd_open(process.pid)
+        try:
+            waiting = select.poll()
+            waiting.register(watched, select.POLLIN)
+            waiting.poll(None if timeout_s is None else timeout_s * 1000)
+            found = os.waitid(os.P_PIDFD, watched, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        finally:
+            os.close(watched)
+    except (ProcessLookupError, ChildProcessError):
+        return process.wait()  # another thread is about to record it: it has just waited for it
     if found is None:
         return None
     return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status

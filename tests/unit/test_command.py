@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -29,3 +31,23 @@ def _lives(number: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
+
+
+@pytest.mark.parametrize("reaped", ["before", "meanwhile"])
+def test_a_program_that_another_thread_waits_for_has_ended(
+    monkeypatch: pytest.MonkeyPatch, reaped: str
+) -> None:
+    """Between its end and the record of that, nothing of its process is left."""
+    process = command.start(["true"], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    watch = os.pidfd_open
+
+    def late(pid: int) -> int:
+        found = watch(pid)
+        os.waitpid(pid, 0)
+        return found
+
+    if reaped == "before":
+        os.waitpid(process.pid, 0)
+    else:
+        monkeypatch.setattr(os, "pidfd_open", late)
+    assert command.ended(process, timeout_s=None) == 0
