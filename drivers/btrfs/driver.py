@@ -208,7 +208,7 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
                 hint="It can be deleted once a newer one is shown.",
             )
         if one.wrapper is not None:
-            store.demand_unmounted(one, str(self))
+            store.demand_unmounted(place, one, str(self))
         reserve.use(place, lambda: self._delete(place, one, str(self)))
 
     @guarded

@@ -162,14 +162,16 @@ def remove(place: Layout, one: SnapshotEntry, parts: Collection[str] = ()) -> No
         subvolume.reclaim(place.store)
 
 
-def demand_unmounted(one: SnapshotEntry, where: str) -> None:
+def demand_unmounted(place: Layout, one: SnapshotEntry, where: str) -> None:
     """`Busy` for a snapshot that is mounted by itself, or whose assembled tree is, in whole or in
-    part, in any mount namespace: whoever uses the mount would find nothing there.
+    part: whoever uses the mount would find nothing there. At a destination, in any mount namespace;
+    at a live volume, whose snapshots only root can reach, in that of this process.
     """
     folder = f"/{os.path.dirname(subvolume.path_inside(one.path))}"
-    for mount in mounts.everywhere(within=folder):
-        device = layout.mount_points()[layout.mount_of(one.path)].device
-        if mount.device == device and f"{mount.root}/".startswith(f"{folder}/"):
+    for mount in mounts.here() if place.live else mounts.everywhere(within=folder):
+        if not f"{mount.root}/".startswith(f"{folder}/"):
+            continue
+        if mount.device == layout.mount_points()[layout.mount_of(one.path)].device:
             raise Busy(
                 f"'{one.snapshot.name}' is mounted at {mount.path}",
                 where=where,
