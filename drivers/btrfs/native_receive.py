@@ -82,8 +82,11 @@ class NativeReceiver(ProgramReceiver):
         kept_bytes = found.stream_bytes if same else 0
         if request.resume_bytes in (None, kept_bytes):
             return
-        why = f"{kept_bytes} bytes of the stream are kept by now, not {request.resume_bytes}"
-        error = useless(self._where, why)
+        error = useless(
+            self._where,
+            f"the checkpoint is now at {kept_bytes} bytes of the stream, "
+            f"not {request.resume_bytes}",
+        )
         error.data["shortened"] = True
         raise error
 

@@ -101,6 +101,7 @@ def _request_of(
 ) -> ReceiveRequest:
     name = f"{request.snapshot.name}.{number}" if number else request.snapshot.name
     snapshot = request.snapshot._replace(guid=member.guid, name=name)
+    # (`resume_bytes` counts the streams of all members.)
     return request._replace(
         transfer_id=transfer_id, base=member.base, snapshot=snapshot, resume_bytes=None
     )

@@ -164,8 +164,8 @@ class TransferFailed(MirrordError):
 
 class CheckpointUseless(TransferFailed):
     """The checkpoint of an earlier attempt cannot be resumed: it differs from what the source sends
-    now, or cannot be read. The data item `shortened` is set when the part before the fault can,
-    or another checkpoint.
+    now, or cannot be read. The data item `shortened` is set when the part before the fault, or
+    another checkpoint, can be resumed.
     """
 
     code = "checkpoint"

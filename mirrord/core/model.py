@@ -189,8 +189,8 @@ class ReceiveRequest(NamedTuple):
     """What a receiver is going to receive. `transfer_id` names the staging.
 
     resumable: keep a checkpoint, even where that has a cost. local: both ends are on one host:
-        checkpoints may be rarer. resume_bytes: how much of the stream is not sent, as the staging's
-        checkpoint has it; None: an older peer does not tell.
+        checkpoints may be rarer. resume_bytes: how much of the stream is skipped, according to the
+        staging's checkpoint; None: not known (an older peer).
     """
 
     transfer_id: str

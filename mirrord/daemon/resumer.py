@@ -67,7 +67,7 @@ class Resumer:
         left = [one for key, found in self._forsaken.items() if key not in known for one in found]
         text = "; ".join(one.line() for one in left)
         text += " (the mirror is no longer defined; when you are sure that the application runs, "
-        text += f"delete its record in {self._folder / 'paused'})"
+        text += f"delete its record in {self._folder / stillpaused.FOLDER})"
         return [Finding(AlarmKind.PAUSE, Level.ERROR, text)] if left else []
 
     def look(self, known: Known) -> None:

@@ -73,8 +73,8 @@ def wanted(mirror: Mirror, here: Sequence[Snapshot], there: Sequence[Snapshot]) 
 
 
 def is_left_to(mirror: Mirror, snapshot: Snapshot) -> bool:
-    """Whether this mirror has to delete a snapshot of the source that another one took for both: no
-    other mirror has it any more. (In a cascade it is the upstream mirror's.)
+    """Whether this mirror has to delete a snapshot of the source that another mirror took for both:
+    that one does not have it any more. (In a cascade it is the upstream mirror's.)
     """
     if snapshot.kind is not SnapshotKind.REFERENCE or mirror.source.facts().role is not Role.LIVE:
         return False

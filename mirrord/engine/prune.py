@@ -7,7 +7,6 @@ clock that jumped, is refused until it is confirmed (`mirrord prune NAME --accep
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -388,10 +387,12 @@ def _origin(mirror: Mirror, here: Sequence[Snapshot]) -> dict[str, str]:
     """
     others = pinning.of_others(mirror, here)
     origin = mirror.source.facts().origin if others else None
-    older = list(itertools.takewhile(lambda one: one.guid != origin, here))
-    if len(older) == len(here) or others.keys().isdisjoint(one.guid for one in older):
+    guids = [one.guid for one in here]
+    if origin is None or origin not in guids:
         return {}
-    return {here[len(older)].guid: "the source began as it, after the base of another mirror"}
+    if others.keys().isdisjoint(guids[: guids.index(origin)]):
+        return {}
+    return {origin: "the source began as it, after the base of another mirror"}
 
 
 def _check_there(mirror: Mirror) -> None:

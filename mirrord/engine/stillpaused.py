@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from mirrord.engine.mirror import Mirror
     from mirrord.link.driver import RemoteDriver
 
-_FOLDER = "paused"
+#: In the run folder: the records of all mirrors.
+FOLDER = "paused"
 _AT_WORK = "a process is at work with it"
 #: A look at a record holds it for less.
 _LOOKED_AT_S = 1.0
@@ -36,7 +37,7 @@ def record_of(mirror: Mirror) -> Path:
 
 def record_in(folder: Path, mirror_id: str) -> Path:
     """The same, for one of that id."""
-    return folder / _FOLDER / mirror_id
+    return folder / FOLDER / mirror_id
 
 
 def forsaken(folder: Path, known: Collection[str]) -> list[Path]:
@@ -44,10 +45,10 @@ def forsaken(folder: Path, known: Collection[str]) -> list[Path]:
     those that are. Each update looks for them: in a folder of their own, which is mostly empty.
     """
     try:
-        names = sorted(os.listdir(folder / _FOLDER))
+        names = sorted(os.listdir(folder / FOLDER))
     except FileNotFoundError:
         return []
-    return [folder / _FOLDER / name for name in names if name not in known]
+    return [folder / FOLDER / name for name in names if name not in known]
 
 
 def resume_forsaken(

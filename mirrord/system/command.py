@@ -128,7 +128,7 @@ def ended(process: Process, *, timeout_s: float | None) -> int | None:
         finally:
             os.close(watched)
     except (ProcessLookupError, ChildProcessError):
-        return process.wait()  # another thread is about to record it: it has just waited for it
+        return process.wait()  # another thread has waited for it, and records its status just now
     if found is None:
         return None
     return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status

@@ -81,7 +81,7 @@ def type_at(path: str) -> str | None:
 
 def _listed(table: bytes) -> Iterator[Mount]:
     # (A path may contain what `splitlines` takes for the end of a line.)
-    for line in os.fsdecode(table).removesuffix("\n").split("\n"):
+    for line in os.fsdecode(table).split("\n")[:-1]:
         fields, _, rest = line.partition(" - ")
         _id, _parent, device, root, path, *_ = fields.split(" ")
         major, _, minor = device.partition(":")

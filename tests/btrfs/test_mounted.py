@@ -139,3 +139,24 @@ def test_a_mount_is_found_by_what_it_shows_whatever_its_name(tmp_path: Path) -> 
             found = [one for one in mounts.everywhere(within) if one.root.startswith(within)]
             assert [(one.root, one.path) for one in found] == [(f"{within}/inside", str(at))]
         assert not list(mounts.everywhere(within))
+
+
+def test_a_process_that_sees_no_mount_is_passed_over(tmp_path: Path) -> None:
+    """Its root was unmounted: its table of mounts is empty."""
+    (tmp_path / "root").mkdir()
+    program = (
+        "import os, subprocess, sys; root = sys.argv[1]\n"
+        "subprocess.run(['mount', '-t', 'tmpfs', 'none', root], check=True)\n"
+        "inside = os.open(root, os.O_DIRECTORY)\n"
+        "subprocess.run(['umount', '-l', root], check=True)\n"
+        "os.fchdir(inside); os.chroot('.')\n"
+        "print(flush=True); sys.stdin.read()"
+    )
+    words = ["unshare", "-m", sys.executable, "-c", program, str(tmp_path / "root")]
+    alone = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert alone.stdout is not None and alone.stdout.readline() == b"\n"
+        assert Path(f"/proc/{alone.pid}/mountinfo").read_bytes() == b""
+        assert {one.path for one in mounts.everywhere()} >= {one.path for one in mounts.here()}
+    finally:
+        alone.communicate(b"")
