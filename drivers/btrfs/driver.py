@@ -465,6 +465,7 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
             raise refusals.base_missing(str(self), guid)
         if target.snapshot.kind is SnapshotKind.DIVERGED:
             raise Refused("a diverged snapshot cannot be the base of a mirror", where=str(self))
+        freezing.ended(place, str(self), self._freeze)
         roll_back = functools.partial(
             failover.rollback,
             target=target,

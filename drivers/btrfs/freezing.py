@@ -18,9 +18,11 @@ import sys
 from mirrord.core.errors import Busy, MirrordError, Refused
 from mirrord.drivers.btrfs import layout, subvolume
 from mirrord.drivers.btrfs.layout import Layout
-from mirrord.system import files
+from mirrord.system import clock, files
 from mirrord.system.deadman import Deadman
 
+#: How long the freeze of another process is awaited: when that was killed, it ends by itself.
+_ENDING_S = 5.0
 #: Clears the flag through descriptors: the paths may belong to other volumes by then.
 _THAW = """\
 import fcntl, struct, sys
@@ -39,6 +41,7 @@ class Freeze:
     """A freeze held by this process. It ends with the process, even if that is killed."""
 
     def __init__(self, place: Layout, where: str) -> None:
+        ended(place, where)
         live = subvolume.info(place.view)
         if live.read_only and not is_frozen(place):
             raise Refused(  # a thaw would make it writable, against the administrator's intent
@@ -62,7 +65,8 @@ class Freeze:
                     for path in reversed(paths)
                 ]
                 words = [sys.executable, "-I", "-S", "-c", _THAW, *map(str, volumes)]
-                self._deadman = Deadman(words, keep=volumes)
+                # It shares the lock: the freeze lasts until it has thawed.
+                self._deadman = Deadman(words, keep=[*volumes, held])
             stack.callback(self._deadman.release)
             try:
                 for path in paths:
@@ -81,6 +85,15 @@ class Freeze:
     def release(self) -> None:
         """Release the freeze; the volume is left as it is."""
         self._held.close()
+
+
+def ended(place: Layout, where: str, mine: Freeze | None = None) -> None:
+    """Wait until no other freeze than `mine` is in progress: what thaws for a process that was just
+    killed must not make writable what is frozen, or set aside, from now on. `Busy`.
+    """
+    if mine is None:
+        with contextlib.suppress(FileNotFoundError), files.opened(place.frozen_file) as held:
+            _claim(held, where)
 
 
 def thaw(place: Layout, where: str) -> None:
@@ -130,12 +143,17 @@ def _changing(where: str) -> Busy:
 
 
 def _claim(held: int, where: str) -> None:
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise Busy(
-            "the volume is frozen by another mirrord process",
-            where=where,
-            why="it is about to switch the volume",
-            hint="Wait until that process has ended, then run the same command again.",
-        ) from None
+    until_s = clock.monotonic_s() + _ENDING_S
+    while True:
+        try:
+            return fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if clock.monotonic_s() < until_s:
+                clock.sleep_s(0.01)
+                continue
+            raise Busy(
+                "the volume is frozen by another mirrord process",
+                where=where,
+                why="it is about to switch the volume",
+                hint="Wait until that process has ended, then run the same command again.",
+            ) from None

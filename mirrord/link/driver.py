@@ -234,12 +234,15 @@ class RemoteDriver(Driver, Clones, Pool, Verification, Live):
         except Aborted:
             raise  # requested at this end
         except MirrordError as error:
-            if error.where in ("", f"{self.kind}:{self.location}"):
+            host, where = self._endpoint.host, error.where
+            # (A path there may contain the name of the host.)
+            named = where == host or where.startswith(f"{host}: ") or f"://{host}/" in where
+            if where in ("", f"{self.kind}:{self.location}"):
                 error.where = str(self)
-            elif error.where == split_host(self._endpoint.host, what="the endpoint")[1]:
-                error.where = self._endpoint.host
-            elif self._endpoint.host not in error.where:
-                error.where = f"{self._endpoint.host}: {error.where}"
+            elif where == split_host(host, what="the endpoint")[1]:
+                error.where = host
+            elif not named:
+                error.where = f"{host}: {where}"
             raise
 
     def detach(self) -> None:

@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -428,3 +430,57 @@ def test_the_record_of_a_freeze_that_ended_by_itself_thaws_nothing_later(pair: P
     assert not pair.source.facts().frozen
     pair.source.thaw()
     assert subvolume.info(pair.home).read_only
+
+
+class Stopped:
+    """The process that thaws for a killed one has not begun, as on a busy host: it is stopped."""
+
+    def __init__(self, volume: Path) -> None:
+        words = [sys.executable, "-c", _FREEZE_AND_DIE.replace("SIGKILL", "SIGSTOP"), str(volume)]
+        with subprocess.Popen(words) as process:
+            until(lambda: b"T (stopped)" in Path(f"/proc/{process.pid}/status").read_bytes())
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+            [self.pid] = map(int, children.split())
+            os.kill(self.pid, signal.SIGSTOP)
+            process.kill()
+
+    def go_on(self) -> None:
+        """It does its work."""
+        os.kill(self.pid, signal.SIGCONT)
+
+
+@pytest.fixture
+def waiting() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+def test_a_new_freeze_is_not_ended_by_what_thaws_for_a_killed_process(
+    pair: Pair, waiting: ThreadPoolExecutor
+) -> None:
+    pair.initialize()
+    stopped, source = Stopped(pair.home), pair.source
+    freezing = waiting.submit(source.freeze)
+    time.sleep(0.3)
+    stopped.go_on()
+    freezing.result()
+    until(lambda: not Path(f"/proc/{stopped.pid}").exists())
+    assert subvolume.info(pair.home).read_only
+    source.thaw()
+    assert not subvolume.info(pair.home).read_only
+
+
+def test_what_is_set_aside_is_not_made_writable_by_what_thaws_for_a_killed_process(
+    pair: Pair, waiting: ThreadPoolExecutor
+) -> None:
+    base = pair.initialize()
+    (pair.home / "later").write_text("kept")
+    stopped = Stopped(pair.home)
+    turn = functools.partial(pair.source.rollback, base.guid, mirror_id=MIRROR, keep_as="mine")
+    rolling = waiting.submit(turn)
+    time.sleep(0.3)
+    stopped.go_on()
+    assert rolling.result() == "mine"
+    until(lambda: not Path(f"/proc/{stopped.pid}").exists())
+    [mine] = [one for one in pair.source.snapshots() if one.kind is SnapshotKind.DIVERGED]
+    assert mine.intact and subvolume.info(mine.path).read_only

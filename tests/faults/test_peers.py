@@ -94,6 +94,10 @@ def test_an_agent_that_cannot_begin_says_why(site: Remote) -> None:
 
 def test_an_agent_that_was_started_wrongly_leaves_nothing(site: Remote) -> None:
     source = site.volume(data_bytes=MIB)
+    # (The name of the host is also in the path.)
+    site.there_home = site.folder / "drawer"
+    home = f"MIRRORD_HOME={site.there_home}"
+    site.set_host(command=("exec", "env", home, *site.command[3:]))
     site.there_home.write_text("no folder")
     done = site.cli("create", "home", f"block:{source}", f"block://dr{site.folder}/copy")
     error, _hint = one_error(done.stderr)
