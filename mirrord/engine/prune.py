@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from mirrord.core.errors import Busy, MirrordError, Refused
 from mirrord.core.model import Role, Snapshot, SnapshotKind
+from mirrord.core.names import sequence_of
 from mirrord.core.results import Document, Result
 from mirrord.core.states import Verb
 from mirrord.core.units import format_size
@@ -169,14 +170,14 @@ def _delete(
     pinning.replace(mirror, mirror.destination, there, pins.destination)
     if from_source or pinning.differs(mirror, here, pins.source):
         with mirror.source_locked():
-            live = mirror.source.facts().role is Role.LIVE
             pinning.replace(mirror, mirror.source, here, pins.source)
-            if live:
-                in_use = _delete_at_source(mirror, from_source, pins.source)
-            else:
-                # A cascade: those snapshots belong to the upstream mirror, which prunes them.
-                guids = [one.guid for one in from_source]
+            if mirror.source.facts().role is not Role.LIVE:
+                # A cascade: what the upstream mirror took is pruned by that.
+                passed = [one for one in from_source if not sequence_of(one.name, mirror.id)]
+                from_source = [one for one in from_source if one not in passed]
+                guids = [one.guid for one in passed]
                 mirror.catalogue.leave(mirror.id, str(mirror.source), guids)
+            in_use = _delete_at_source(mirror, from_source, pins.source)
     return in_use | _delete_at(mirror, mirror.destination, from_destination, pins.destination)
 
 

@@ -182,3 +182,24 @@ def test_the_middle_of_a_cascade_cannot_be_reversed_or_rolled_back(
     assert lab.destination().facts().shown in {s.guid for s in lab.destination().snapshots()}
     lab.change(lab.source(), 3)
     assert world.service.update(NAME).status == "done"
+
+
+def test_what_the_last_took_of_the_middle_while_that_was_live_is_pruned(
+    world: World, lab: Lab, last: Driver
+) -> None:
+    middle = lab.destination()
+    for seed in range(2):
+        world.service.break_off(NAME)
+        lab.change(middle, 100 + seed)
+        world.service.update("far")
+        taken = middle.snapshots()[-1].name
+        world.service.resync(NAME, yes=True)
+        for one in middle.snapshots():
+            if one.kind is SnapshotKind.DIVERGED:
+                middle.delete_snapshot(one.guid)
+        for later in range(3):
+            lab.change(lab.source(), 10 * seed + later)
+            for name in (NAME, "far"):
+                world.service.update(name)
+        assert taken not in {one.name for one in middle.snapshots()}
+        assert lab.content(last) == lab.content(lab.source())
