@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 from mirrord.catalogue.arguments import Arguments
 from mirrord.catalogue.arguments import decode as decode_arguments
 from mirrord.catalogue.arguments import encode as encode_arguments
+from mirrord.catalogue.snapshots import Snapshots, add_snapshot
 from mirrord.catalogue.verifications import Verifications
 from mirrord.catalogue.watchbook import Watchbook
-from mirrord.core.model import Snapshot, SnapshotKind
+from mirrord.core.model import Snapshot
 from mirrord.core.pause import PauseReport
 from mirrord.core.records import EventRecord, TransferRecord
 from mirrord.core.relationship import Relationship, decode, encode
@@ -21,8 +22,6 @@ from mirrord.system import clock
 EVENTS_KEPT = 1000  # for each mirror
 TRANSFERS_KEPT = 2000
 _NO_ARGUMENTS = Arguments()
-#: Before the source of a snapshot that the mirror has left to others there (`leave`).
-_LEFT = "left:"
 _TABLES_OF_A_MIRROR = (
     "operation",
     "snapshot",
@@ -88,8 +87,8 @@ class TransferBegin(NamedTuple):
     pause: PauseReport | None = None
 
 
-class Catalogue(Watchbook, Verifications):
-    """The tables of mirrors, and those of `Watchbook`."""
+class Catalogue(Snapshots, Watchbook, Verifications):
+    """The tables of mirrors, and those of its bases."""
 
     # Mirrors
 
@@ -293,80 +292,13 @@ class Catalogue(Watchbook, Verifications):
             if event is not None:
                 _add_event(db, mirror_id, *event)
 
-    # Snapshots
-
-    def snapshots(
-        self, mirror_id: str, *, at: str = ""
-    ) -> dict[str, tuple[str, SnapshotKind, int]]:
-        """This mirror's: guid -> (name, kind, sequence); without those that it has left to other
-        mirrors at the source `at`.
-        """
-        sql = "SELECT guid, name, kind, sequence FROM snapshot WHERE mirror_id = ? AND source <> ?"
-        return {
-            guid: (name, SnapshotKind(kind), sequence)
-            for guid, name, kind, sequence in self._rows(sql, mirror_id, _LEFT + at)
-        }
-
-    def add_shared(self, mirror_id: str, snapshot: Snapshot, sequence: int, source: str) -> None:
-        """Record that a run has taken this snapshot, or uses it as another mirror does."""
-        with self._transaction("SNAPSHOT:SHARE") as db:
-            _add_snapshot(db, mirror_id, snapshot, sequence, source)
-            db.execute(
-                "UPDATE operation SET arguments = json_patch(arguments, ?) "
-                "WHERE mirror_id = ? AND verb IN ('initialize', 'update')",
-                (json.dumps({"guid": snapshot.guid}), mirror_id),
-            )
-
-    def others(self, mirror_id: str, source: str, guids: Iterable[str]) -> set[str]:
-        """Which of these snapshots belong to another mirror of the same source, perhaps also."""
-        asked = list(guids)
-        if not asked:
-            return set()
-        rows = self._rows(
-            "SELECT guid FROM snapshot WHERE mirror_id <> ? AND source = ? "
-            "AND guid IN (SELECT value FROM json_each(?))",
-            mirror_id,
-            source,
-            json.dumps(asked),
-        )
-        return {guid for (guid,) in rows}
-
-    def leave(self, mirror_id: str, source: str, guids: Iterable[str]) -> None:
-        """Record that it is other mirrors that delete these at the source."""
-        with self._transaction("SNAPSHOT:LEAVE") as db:
-            db.executemany(
-                "UPDATE snapshot SET source = ? WHERE mirror_id = ? AND guid = ?",
-                [(_LEFT + source, mirror_id, guid) for guid in guids],
-            )
-
-    def bases_of_others(self, mirror_id: str) -> set[str]:
-        """Which of this mirror's snapshots are among the newest two of another mirror."""
-        rows = self._rows(
-            "SELECT guid FROM snapshot AS other WHERE mirror_id <> ? "
-            "AND guid IN (SELECT guid FROM snapshot WHERE mirror_id = ?) "
-            "AND (SELECT count(*) FROM snapshot AS newer WHERE newer.mirror_id = other.mirror_id "
-            "AND newer.sequence > other.sequence) < 2",
-            mirror_id,
-            mirror_id,
-        )
-        return {guid for (guid,) in rows}
-
-    def remove_snapshots(self, mirror_id: str, guids: list[str]) -> None:
-        """Remove snapshots that no longer exist."""
-        if guids:
-            with self._transaction("SNAPSHOT:REMOVE") as db:
-                db.executemany(
-                    "DELETE FROM snapshot WHERE mirror_id = ? AND guid = ?",
-                    [(mirror_id, guid) for guid in guids],
-                )
-
     # Transfers
 
     def begin_transfer(self, mirror_id: str, begun: TransferBegin) -> None:
         """Record that a transfer begins or resumes, and its snapshot as one of this mirror."""
         snapshot = begun.snapshot
         with self._transaction("TRANSFER:BEGIN") as db:
-            _add_snapshot(db, mirror_id, snapshot, begun.sequence, begun.source)
+            add_snapshot(db, mirror_id, snapshot, begun.sequence, begun.source)
             db.execute(
                 "INSERT INTO transfer (id, mirror_id, verb, base, full_reason, guid, name, "
                 "spread_ms, pause, result, started_ns) "
@@ -445,23 +377,6 @@ def _confirm(db: sqlite3.Connection, mirror_id: str, confirmed: Confirmed) -> No
     db.execute(
         "UPDATE mirror SET confirmed_guid = ?, confirmed_ns = ? WHERE id = ?",
         (*confirmed, mirror_id),
-    )
-
-
-def _add_snapshot(
-    db: sqlite3.Connection, mirror_id: str, snapshot: Snapshot, sequence: int, source: str
-) -> None:
-    db.execute(
-        "INSERT INTO snapshot VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-        (
-            mirror_id,
-            snapshot.guid,
-            snapshot.name,
-            snapshot.kind.value,
-            sequence,
-            snapshot.taken_at_ns,
-            source,
-        ),
     )
 
 

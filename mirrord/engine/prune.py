@@ -69,7 +69,7 @@ def prune(mirror: Mirror, here: list[Snapshot], there: list[Snapshot], *, shown:
                 here,
                 protected=others
                 | pinning.reasons(mirror, here, there)
-                | _origin(mirror, here)
+                | origin(mirror, here)
                 | base,
             ),
         ]
@@ -309,7 +309,7 @@ def prune_now(mirror: Mirror, *, dry_run: bool, accept: bool) -> Result:
                 "source",
                 here,
                 protected=pinning.reasons(mirror, here, there, names)
-                | _origin(mirror, here)
+                | origin(mirror, here)
                 | protected,
             ),
             look(
@@ -382,18 +382,18 @@ def _bases_of_others(mirror: Mirror) -> dict[str, str]:
     )
 
 
-def _origin(mirror: Mirror, here: Sequence[Snapshot]) -> dict[str, str]:
+def origin(mirror: Mirror, here: Sequence[Snapshot]) -> dict[str, str]:
     """The snapshot that the source's live volume began as, while another mirror continues from an
     older one: it alone shows that the volume descends from that (`unrelated` in core/model.py).
     """
     others = pinning.of_others(mirror, here)
-    origin = mirror.source.facts().origin if others else None
+    began = mirror.source.facts().origin if others else None
     guids = [one.guid for one in here]
-    if origin is None or origin not in guids:
+    if began is None or began not in guids:
         return {}
-    if others.keys().isdisjoint(guids[: guids.index(origin)]):
+    if others.keys().isdisjoint(guids[: guids.index(began)]):
         return {}
-    return {origin: "the source began as it, after the base of another mirror"}
+    return {began: "the source began as it, after the base of another mirror"}
 
 
 def _check_there(mirror: Mirror) -> None:

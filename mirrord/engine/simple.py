@@ -24,6 +24,7 @@ from mirrord.engine import (
     failover_steps,
     pinning,
     preempt,
+    prune,
     recovery,
     relation,
     stillpaused,
@@ -320,7 +321,12 @@ def _drop_references(mirror: Mirror) -> int:
     with mirror.source_locked():
         for guid in mirror.catalogue.others(mirror.id, str(mirror.source), mine):
             del mine[guid]  # the last mirror that has it deletes it
-        for snapshot in mirror.source.snapshots():
+        here = mirror.source.snapshots()
+        for guid in mine.keys() & prune.origin(mirror, here).keys():
+            ids = {one for by in pinning.of_others(mirror, here).values() for one in by}
+            mirror.catalogue.hand_over(mirror.id, guid, ids)
+            del mine[guid]
+        for snapshot in here:
             pinned = set(snapshot.pinned) - {mirror.id}  # other mirrors need it
             if snapshot.kind is SnapshotKind.REFERENCE and snapshot.guid in mine and not pinned:
                 mirror.source.delete_snapshot(snapshot.guid)

@@ -138,6 +138,34 @@ def test_a_mirror_that_is_behind_continues_from_a_volume_that_began_as_a_later_s
     assert len(kept) <= 3, "no more is kept then"
 
 
+@pytest.mark.parametrize("verb", ["delete", "release"])
+def test_what_shows_the_descent_to_a_mirror_that_is_behind_outlives_the_other_mirror(
+    world: World, lab: Lab, verb: str
+) -> None:
+    world.initialized(keep_source=1, keep_destination=1)
+    source, place = lab.source(), beside(lab.destination(), "far")
+    world.service.create("far", str(source), place, keep_source=1)
+    world.service.initialize("far")
+    lab.change(source, 1)
+    world.service.update(NAME)
+    lab.change(source, 2)
+    world.service.restore_all(NAME, snapshot=None, yes=True)
+    world.service.break_off(NAME)
+    if verb == "delete":
+        world.service.delete(NAME, yes=True, keep_snapshots=False)
+    else:
+        world.service.release(NAME)
+    lab.change(source, 3)
+    assert world.service.update("far").status == "done"
+    assert world.service.history("far", limit=1).transfers[0].base, "it was incremental"
+    assert lab.content(driver_at(lab, place)) == lab.content(source)
+    for seed in (4, 5, 6):
+        lab.change(source, seed)
+        world.service.update("far")
+    kept = [one for one in source.snapshots() if one.kind is not SnapshotKind.DIVERGED]
+    assert len(kept) <= 2, "no more is kept then"
+
+
 def test_a_scheduled_update_is_from_the_source_that_it_has_now(
     world: World, lab: Lab, last: Driver
 ) -> None:
