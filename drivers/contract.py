@@ -202,7 +202,15 @@ class Volume(abc.ABC):
     @changing
     @abc.abstractmethod
     def delete_snapshot(self, guid: str) -> None:
-        """Delete one that `snapshots()` lists; `Refused`: it is shown, or pinned by any mirror."""
+        """Delete one that `snapshots()` lists; `Refused`: it is shown, or pinned by any mirror;
+        `Busy`: it is `in_use`.
+        """
+
+    def in_use(self, guid: str) -> str:
+        """Why a snapshot cannot be deleted at present, although nothing of mirrord needs it, as a
+        clause; "" when it can, or is not there.
+        """
+        return ""
 
     @changing
     @abc.abstractmethod

@@ -29,6 +29,7 @@ from mirrord.core.verification import (
 from mirrord.drivers.pins import VERIFYING, Pins
 from mirrord.drivers.verification import Verification, repair_unsupported
 from mirrord.system import clock, files, steps
+from mirrord.system.explain import quota_exceeded
 from mirrord.system.native import SnapshotTree, VolumeTree, tree_blocks, tree_children, tree_root
 
 NAME = "verify"
@@ -266,7 +267,9 @@ class TreeStore:
                 why=path,
                 hint="Run the same command again.",
             )
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno == errno.EDQUOT:
+            return quota_exceeded(str(self._folder), "the digests of the snapshot are not stored")
+        if error.errno == errno.ENOSPC:
             return NoSpace(
                 "the digests of the snapshot cannot be stored: no space is left",
                 where=str(self._folder),

@@ -32,6 +32,7 @@ from mirrord.core.errors import (
     Refused,
 )
 from mirrord.system import files
+from mirrord.system.explain import quota_exceeded
 from mirrord.traces import batches as make
 from mirrord.traces.model import NO_LATENCY, Batch, Facts
 
@@ -95,7 +96,9 @@ def trace_errors(path: str | Path) -> Iterator[None]:
             hint="Import it again from its source.",
         ) from None
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno == errno.EDQUOT:
+            raise quota_exceeded(where, str(error.strerror)) from None
+        if error.errno == errno.ENOSPC:
             raise NoSpace(
                 "the file system is full",
                 where=where,

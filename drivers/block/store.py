@@ -25,6 +25,7 @@ from mirrord.drivers.block.format import (
 )
 from mirrord.drivers.refusals import no_space
 from mirrord.system import files, steps
+from mirrord.system.explain import quota_exceeded
 from mirrord.system.native import block_checksums
 
 #: Tree nodes kept in memory for an open volume: 24 MiB.
@@ -48,7 +49,9 @@ def io_errors(where: str, doing: str) -> Iterator[None]:
 def io_error(where: str, doing: str, error: OSError) -> MirrordError:
     """The error for a failed system call. doing: the operation."""
     reason = error.strerror or str(error)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno == errno.EDQUOT:
+        return quota_exceeded(where, f"{doing}: {reason}")
+    if error.errno == errno.ENOSPC:
         return no_space(where, f"{doing}: {reason}")
     return IoFailed(
         f"{doing} failed",

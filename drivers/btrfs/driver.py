@@ -200,16 +200,16 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
         one = store.find(place, guid)
         if one is None:
             return
-        if one.wrapper is not None and one.wrapper.name == place.shown_wrapper():
-            raise Refused(
-                "the destination shows this snapshot",
-                where=str(self),
-                why=one.snapshot.name,
-                hint="It can be deleted once a newer one is shown.",
-            )
         if one.wrapper is not None:
-            store.demand_unmounted(place, one, str(self))
+            store.demand_unused(place, one, str(self))
         reserve.use(place, lambda: self._delete(place, one, str(self)))
+
+    @guarded
+    def in_use(self, guid: str) -> str:
+        """See `Driver.in_use`: what is mounted."""
+        place = self._place()
+        path = store.mounted_at(place, store.find(place, guid))
+        return f"it is mounted at {path}" if path else ""
 
     @guarded
     def _records(self) -> Path | None:

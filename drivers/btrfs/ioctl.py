@@ -10,13 +10,15 @@ import ctypes
 import errno
 import functools
 import os
+import shlex
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ParamSpec, Protocol, TypeVar
 
-from mirrord.core.errors import IoFailed, MirrordError, Refused
+from mirrord.core.errors import IoFailed, MirrordError, NoSpace, Refused
 from mirrord.drivers import refusals
+from mirrord.system import explain
 from mirrord.system.files import opened
 from mirrord.system.native import BtrfsBlocks, BtrfsExtents
 
@@ -361,7 +363,9 @@ def as_mirrord_error(error: OSError, where: str) -> MirrordError:
     if error.errno in (errno.EPERM, errno.EACCES):
         need = "; btrfs snapshots and streams need root" if os.geteuid() else ""
         return refusals.permission_missing(where, why + need)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno == errno.EDQUOT:
+        return quota_exceeded(where, why)
+    if error.errno == errno.ENOSPC:
         return refusals.no_space(where, why)
     if error.errno == errno.EROFS:
         return Refused(
@@ -376,6 +380,13 @@ def as_mirrord_error(error: OSError, where: str) -> MirrordError:
         why=why,
         hint="See dmesg for errors of the device. Committed data is unchanged.",
     )
+
+
+def quota_exceeded(where: str, why: str) -> NoSpace:
+    """The error for a qgroup whose limit is reached. where: the volume."""
+    path = where.removeprefix("btrfs:")
+    shown_by = f"'btrfs qgroup show -re {shlex.quote(path)}'"
+    return explain.quota_exceeded(where, why, shown_by)
 
 
 def guarded(method: Callable[P, T]) -> Callable[P, T]:

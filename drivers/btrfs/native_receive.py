@@ -18,7 +18,7 @@ from mirrord.core.errors import (
 from mirrord.core.model import ReceiveRequest
 from mirrord.drivers import refusals
 from mirrord.drivers.btrfs import checkpoints, staged, staging
-from mirrord.drivers.btrfs.ioctl import as_mirrord_error, guarded
+from mirrord.drivers.btrfs.ioctl import as_mirrord_error, guarded, quota_exceeded
 from mirrord.drivers.btrfs.layout import Layout
 from mirrord.drivers.btrfs.program import ProgramReceiver
 from mirrord.drivers.btrfs.store import SnapshotEntry
@@ -165,6 +165,8 @@ def explain(kind: str, why: str, where: str, base_guid: str | None) -> MirrordEr
         return refusals.stream_damaged(where, why)
     if kind == "permission":
         return refusals.permission_missing(where, why)
+    if kind == "no-space" and f"(os error {errno.EDQUOT})" in why:
+        return quota_exceeded(where, why)
     if kind in _ERRNO:
         return as_mirrord_error(OSError(_ERRNO[kind], why), where)
     if kind == "bug":

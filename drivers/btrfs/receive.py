@@ -18,7 +18,7 @@ from mirrord.core.errors import CheckpointUseless, MirrordError, TransferFailed,
 from mirrord.core.model import ReceiveRequest
 from mirrord.drivers import refusals
 from mirrord.drivers.btrfs import checkpoints, layout, staged, staging
-from mirrord.drivers.btrfs.ioctl import guarded
+from mirrord.drivers.btrfs.ioctl import guarded, quota_exceeded
 from mirrord.drivers.btrfs.layout import Layout
 from mirrord.drivers.btrfs.program import ProgramReceiver
 from mirrord.drivers.btrfs.store import SnapshotEntry
@@ -173,7 +173,9 @@ class BtrfsReceiver(ProgramReceiver):
 def explain(why: str, where: str, base_guid: str | None) -> MirrordError:
     """The error for a message of `btrfs receive`."""
     lower = why.lower()
-    if "no space left" in lower or "quota exceeded" in lower:
+    if "quota exceeded" in lower:
+        return quota_exceeded(where, why)
+    if "no space left" in lower:
         return refusals.no_space(where, why)
     if "operation not permitted" in lower or "permission denied" in lower:
         return refusals.permission_missing(where, why)

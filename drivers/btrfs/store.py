@@ -162,21 +162,39 @@ def remove(place: Layout, one: SnapshotEntry, parts: Collection[str] = ()) -> No
         subvolume.reclaim(place.store)
 
 
-def demand_unmounted(place: Layout, one: SnapshotEntry, where: str) -> None:
-    """`Busy` for a snapshot that is mounted by itself, or whose assembled tree is, in whole or in
-    part: whoever uses the mount would find nothing there. At a destination, in any mount namespace;
-    at a live volume, whose snapshots only root can reach, in that of this process.
+def mounted_at(place: Layout, one: SnapshotEntry | None) -> str:
+    """Where a snapshot is mounted by itself, or its assembled tree is, in whole or in part; "" for
+    nowhere. At a destination, in any mount namespace; at a live volume, whose snapshots only root
+    can reach, in that of this process.
     """
+    if one is None or one.wrapper is None:
+        return ""
     folder = f"/{os.path.dirname(subvolume.path_inside(one.path))}"
     for mount in mounts.here() if place.live else mounts.everywhere(within=folder):
         if not f"{mount.root}/".startswith(f"{folder}/"):
             continue
         if mount.device == layout.mount_points()[layout.mount_of(one.path)].device:
-            raise Busy(
-                f"'{one.snapshot.name}' is mounted at {mount.path}",
-                where=where,
-                hint="Unmount it there, and try again. An update tries again by itself.",
-            )
+            return mount.path
+    return ""
+
+
+def demand_unused(place: Layout, one: SnapshotEntry, where: str) -> None:
+    """`Refused` for a snapshot that is shown; `Busy` for one that is mounted: whoever uses the
+    mount would find nothing there.
+    """
+    if one.wrapper is not None and one.wrapper.name == place.shown_wrapper():
+        raise Refused(
+            "the destination shows this snapshot",
+            where=where,
+            why=one.snapshot.name,
+            hint="It can be deleted once a newer one is shown.",
+        )
+    if path := mounted_at(place, one):
+        raise Busy(
+            f"'{one.snapshot.name}' is mounted at {path}",
+            where=where,
+            hint="Unmount it there, and try again. An update tries again by itself.",
+        )
 
 
 def demand_deletable(

@@ -463,6 +463,7 @@ _GUARDS: dict[str, _Guard] = {
     "verify_nodes": _demand_readable,
     "verify_blocks": _demand_readable,
     "delete_snapshot": _demand_own,
+    "in_use": _demand_own,
     "pin": _demand_pins,
     "relate": _demand_epoch,
     "unrelate": _demand_unrelate,

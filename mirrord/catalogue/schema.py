@@ -241,4 +241,29 @@ MIGRATIONS = (
     DROP TABLE alarm_before;
     CREATE INDEX alarm_by_mirror ON alarm (mirror_id, raised_ns);
     """,
+    """
+    -- recorded: the position in the order in which transfers (when they began), attempts and events
+    --   were recorded: times are not in that order after the clock was set back. 0: recorded by an
+    --   older version, before all others.
+    ALTER TABLE transfer ADD COLUMN recorded INTEGER NOT NULL DEFAULT 0;
+    CREATE INDEX transfer_by_record ON transfer (recorded);
+    ALTER TABLE attempt ADD COLUMN recorded INTEGER NOT NULL DEFAULT 0;
+    CREATE INDEX attempt_by_record ON attempt (recorded);
+    ALTER TABLE event ADD COLUMN recorded INTEGER NOT NULL DEFAULT 0;
+    CREATE INDEX event_by_record ON event (recorded);
+    CREATE VIEW next_record AS SELECT max(recorded) + 1 AS number FROM (
+        SELECT coalesce(max(recorded), 0) AS recorded FROM transfer
+        UNION ALL SELECT coalesce(max(recorded), 0) FROM attempt
+        UNION ALL SELECT coalesce(max(recorded), 0) FROM event
+    );
+    CREATE TRIGGER transfer_recorded AFTER INSERT ON transfer BEGIN
+        UPDATE transfer SET recorded = (SELECT number FROM next_record) WHERE rowid = new.rowid;
+    END;
+    CREATE TRIGGER attempt_recorded AFTER INSERT ON attempt BEGIN
+        UPDATE attempt SET recorded = (SELECT number FROM next_record) WHERE rowid = new.rowid;
+    END;
+    CREATE TRIGGER event_recorded AFTER INSERT ON event BEGIN
+        UPDATE event SET recorded = (SELECT number FROM next_record) WHERE rowid = new.rowid;
+    END;
+    """,
 )

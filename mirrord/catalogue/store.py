@@ -366,7 +366,8 @@ class Catalogue(Snapshots, Watchbook, Verifications):
         return [
             EventRecord(*row)
             for row in self._rows(
-                "SELECT at_ns, level, text FROM event WHERE mirror_id = ? ORDER BY id DESC LIMIT ?",
+                "SELECT at_ns, level, text, recorded FROM event WHERE mirror_id = ? "
+                "ORDER BY id DESC LIMIT ?",
                 mirror_id,
                 limit,
             )

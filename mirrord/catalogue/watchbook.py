@@ -38,8 +38,8 @@ class Watchbook(Store):
         return [
             AttemptRecord(*row)
             for row in self._rows(
-                "SELECT at_ns, verb, cause, number, code, error FROM attempt WHERE mirror_id = ? "
-                "ORDER BY id DESC LIMIT ?",
+                "SELECT at_ns, verb, cause, number, code, error, recorded FROM attempt "
+                "WHERE mirror_id = ? ORDER BY id DESC LIMIT ?",
                 mirror_id,
                 limit,
             )

@@ -40,7 +40,9 @@ class Finding(NamedTuple):
 
 
 class TransferRecord(NamedTuple):
-    """One transfer; see the table `transfer`."""
+    """One transfer; see the table `transfer`. recorded: the position in the order in which
+    transfers, attempts and events were recorded.
+    """
 
     id: str
     verb: str
@@ -61,6 +63,7 @@ class TransferRecord(NamedTuple):
     phases: str
     spread_ms: int | None
     pause: str
+    recorded: int = 0
 
 
 class EventRecord(NamedTuple):
@@ -69,6 +72,7 @@ class EventRecord(NamedTuple):
     at_ns: int
     level: str
     text: str
+    recorded: int = 0
 
 
 class AttemptRecord(NamedTuple):
@@ -80,6 +84,7 @@ class AttemptRecord(NamedTuple):
     number: int
     code: str
     error: str
+    recorded: int = 0
 
 
 class FailureRecord(NamedTuple):

@@ -21,7 +21,16 @@ from mirrord.core.text import escaped
 from mirrord.core.units import format_size
 from mirrord.drivers.contract import Driver, clones_of
 from mirrord.drivers.refusals import nothing_shown
-from mirrord.engine import after_break, failover_steps, pinning, plan, preempt, recovery, relation
+from mirrord.engine import (
+    after_break,
+    failover_steps,
+    pinning,
+    plan,
+    preempt,
+    recovery,
+    relation,
+    rights,
+)
 from mirrord.engine.failover_steps import Finished
 from mirrord.engine.members import Members
 from mirrord.engine.mirror import (
@@ -366,6 +375,7 @@ def _plan_reverse(mirror: Mirror, *, planned: bool) -> FailbackPlan:
             f"the destination instead: 'mirrord break {mirror.name}', "
             f"{after_break.new_mirror(mirror, destination.facts())}.",
         )
+    rights.check_turn(source, destination)
     every = mirror.relation.definitions.all()
     turned = mirror.relation.definitions.load(mirror.name, mirror.definition.destination_site)
     check_together([turned if one.id == mirror.id else one for one in every])

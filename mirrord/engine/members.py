@@ -110,6 +110,11 @@ class Members(Joint, Clones):
             driver, part = there[number]
             driver.delete_snapshot(part)
 
+    def in_use(self, guid: str) -> str:
+        """See `Volume.in_use`: at any member."""
+        found = zip(self.drivers, self.parts(guid), strict=True)
+        return next(filter(None, (driver.in_use(part) for driver, part in found if part)), "")
+
     def pin(self, mirror_id: str, guids: Sequence[str]) -> None:
         """See `Volume.pin`."""
         wanted = [self.parts(guid) for guid in guids]

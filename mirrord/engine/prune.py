@@ -8,9 +8,10 @@ clock that jumped, is refused until it is confirmed (`mirrord prune NAME --accep
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
-from mirrord.core.errors import Busy, MirrordError, Refused
+from mirrord.core.errors import Busy, MirrordError, Refused, Unsupported, Untrusted
 from mirrord.core.model import Role, Snapshot, SnapshotKind
 from mirrord.core.names import sequence_of
 from mirrord.core.results import Document, Result
@@ -319,10 +320,11 @@ def prune_now(mirror: Mirror, *, dry_run: bool, accept: bool) -> Result:
                 protected=pinning.reasons(mirror, there, here, names) | protected,
             ),
         ]
-        data = {"dry_run": dry_run, "ends": {end.name: _end_document(end) for end in ends}}
-        lines = [line for end in ends for line in _end_lines(end)]
-        count = sum(len(end.gone) for end in ends)
+        planned = [_without_used(end) for end in ends]
+        data = {"dry_run": dry_run, "ends": {end.name: _end_document(end) for end in planned}}
+        lines = [line for end in planned for line in _end_lines(end)]
         if dry_run:
+            count = sum(len(end.gone) for end in planned)
             return Result(
                 "planned", "\n".join([*lines, f"{_count(count)} would be deleted."]), data
             )
@@ -332,7 +334,8 @@ def prune_now(mirror: Mirror, *, dry_run: bool, accept: bool) -> Result:
         left = {s.guid for s in (*mirror.source.snapshots(), *mirror.destination.snapshots())}
         mine = mirror.catalogue.snapshots(mirror.id)
         mirror.catalogue.remove_snapshots(mirror.id, [guid for guid in mine if guid not in left])
-        count -= sum(end in refused or one.guid in in_use for end in ends for one in end.gone)
+        every = [(end, one) for end in ends for one in end.gone]
+        count = sum(end not in refused and one.guid not in in_use for end, one in every)
         if accept:
             mirror.catalogue.accept(mirror.id, mirror.row().sequence)
         if count:
@@ -425,6 +428,20 @@ def _protected(
     if shown:
         protected.setdefault(shown, "the destination shows it")
     return protected
+
+
+def _without_used(end: End) -> End:
+    """The same without what cannot be deleted because somebody uses it (as long as they do)."""
+    if end.driver.append_only:
+        return end
+    used = {}
+    for snapshot in end.gone:
+        with suppress(Unsupported, Untrusted):  # an older mirrord; a prune does not delete it
+            if why := end.driver.in_use(snapshot.guid):
+                used[snapshot.guid] = (why,)
+    gone = [one for one in end.gone if one.guid not in used]
+    kept = [one for one in end.every if one not in gone]
+    return end._replace(gone=gone, kept=kept, why={**end.why, **used})
 
 
 def _count(count: int) -> str:

@@ -131,19 +131,22 @@ class _Retries:
         self.moved_bytes = 0
 
     def start_over(self, error: CheckpointUseless, transfer_id: str) -> None:
-        """Give up a checkpoint that cannot be resumed; raises `error` when that was done before."""
+        """Give up a checkpoint that cannot be resumed, or use what can be; raises `error` when both
+        was done before.
+        """
         if self._useless == _USELESS_MAX:
             raise error
         if self._useless or "shortened" not in error.data:
             self._useless = _USELESS_MAX - 1
             self._route.receiver.discard(transfer_id)
+            told = f"the data of an interrupted transfer cannot be used: {error}"
+        elif isinstance(error, PartLost):
+            told = str(error)
+        else:
+            told = "an interrupted transfer is resumed from the newest checkpoint: "
+            told += error.why or str(error)
         self._useless += 1
-        useless = (
-            ""
-            if isinstance(error, PartLost)
-            else ("the data of an interrupted transfer cannot be used: ")
-        )
-        self._route.tell(f"{useless}{error}")
+        self._route.tell(told)
         self.moved_bytes += self._route.run.moved_bytes
         self._route.run.moved_bytes = 0
 

@@ -8,6 +8,20 @@ from contextlib import contextmanager
 
 from mirrord.core.errors import IoFailed, NoSpace, PermissionMissing
 
+#: What shows the quotas of a file system of any kind.
+_QUOTAS = "'btrfs qgroup show -re PATH', 'zfs get quota,refquota DATASET' or 'repquota -a'"
+
+
+def quota_exceeded(where: str, why: str, shown_by: str = _QUOTAS) -> NoSpace:
+    """The error for EDQUOT. shown_by: the command that shows the quota, in quotes."""
+    return NoSpace(
+        "the quota is exceeded",
+        where=where,
+        why=why,
+        hint=f"{shown_by} shows it. Raise it, or free space, and run the same command again; no "
+        "committed data is lost.",
+    )
+
 
 @contextmanager
 def explained() -> Iterator[None]:
@@ -17,7 +31,9 @@ def explained() -> Iterator[None]:
     except OSError as error:
         where = str(error.filename or "")
         why = error.strerror or str(error)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno == errno.EDQUOT:
+            raise quota_exceeded(where, why) from error
+        if error.errno == errno.ENOSPC:
             raise NoSpace(
                 "no space is left",
                 where=where,

@@ -163,6 +163,7 @@ METHODS: Mapping[str, Method] = {
         Method(Volume, "members", _ANY, "inspect a snapshot"),
         Method(Volume, "changed_since", _ANY, "compare snapshots"),
         Method(Volume, "delete_snapshot", _S | _REMOVE, "delete snapshots"),
+        Method(Volume, "in_use", _S | _REMOVE, "delete snapshots", since=3),
         Method(Volume, "pin", _ANY, "pin snapshots"),
         Method(Volume, "relationships", _ANY, "inspect a volume", quick=True, since=2),
         Method(Volume, "relationship", _ANY, "inspect a volume", quick=True, since=2),

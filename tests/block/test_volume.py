@@ -32,7 +32,9 @@ from mirrord.drivers.block import owner
 from mirrord.drivers.block.check import check_volume
 from mirrord.drivers.block.driver import BlockDriver
 from mirrord.drivers.block.volume import Volume
+from mirrord.system.explain import explained
 from tests.contract.flows import MIRROR, mirror, request
+from tests.support import btrfs
 from tests.support.blocks import read_snapshot
 
 SIZE = 3 << 20
@@ -260,6 +262,28 @@ def test_a_full_disk_loses_nothing_that_was_committed(tiny: Path) -> None:
         opened.trim(1 << 20, 63 << 20)
         opened.flush()
         assert opened.read(0, 1 << 20) == before[: 1 << 20]
+
+
+def test_a_quota_is_named(tmp_path: Path) -> None:
+    """Of the file system with the volume, and of one with any other file."""
+    with btrfs.filesystem(size_mib=256) as mount:
+        limited = btrfs.make_subvolume(mount / "limited")
+        subprocess.run(["btrfs", "quota", "enable", mount], check=True)
+        with Volume.create(limited / "v", 64 << 20) as opened:
+            opened.write(0, b"a" * 4096)
+        subprocess.run(["btrfs", "qgroup", "limit", "2M", limited], check=True)
+        with (
+            pytest.raises(NoSpace, match=r"the quota is exceeded: .*[Qq]uota") as caught,
+            Volume.open(limited / "v", writable=True) as opened,
+        ):
+            for number in range(64):
+                opened.write(number << 20, os.urandom(1 << 20))
+                opened.flush()
+        assert "btrfs qgroup show" in caught.value.hint and "zfs get quota" in caught.value.hint
+        with pytest.raises(NoSpace, match="the quota is exceeded"), explained():
+            (limited / "file").write_bytes(os.urandom(4 << 20))
+        with Volume.open(limited / "v") as opened:
+            assert opened.read(0, 1)
 
 
 def test_a_full_destination_shows_what_it_showed_and_goes_on_later(

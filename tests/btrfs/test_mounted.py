@@ -73,6 +73,11 @@ def test_it_is_kept_until_it_is_unmounted(world: World, tmp_path: Path, kind: st
         with pytest.raises(Busy, match="is mounted at"):
             world.driver("destination").delete_snapshot(shown.guid)
         told = f"'{shown.name}' is mounted at {at}"
+        planned = world.service.prune(NAME, dry_run=True, accept=False)
+        assert "0 snapshots would be deleted" in planned.text, planned.text
+        assert f"keep    {shown.name}  it is mounted at {at}" in planned.text
+        there = planned.data["ends"]["destination"]
+        assert not there["gone"] and shown.name in [one["name"] for one in there["kept"]]
         made_by_hand = world.service.prune(NAME, dry_run=False, accept=False)
         assert made_by_hand.status == "done" and "0 snapshots deleted" in made_by_hand.text
         assert told in made_by_hand.text

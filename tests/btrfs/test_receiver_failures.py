@@ -86,6 +86,7 @@ class Update:
         error = caught.value
         assert type(error) is kind and error.why and error.hint and "\n" not in str(error)
         self.is_as_before()
+        self.hint = error.hint
         return str(error)
 
     def is_as_before(self) -> None:
@@ -157,7 +158,9 @@ def test_a_quota(volume: Path, resumable: bool) -> None:
     with btrfs.filesystem(size_mib=400) as mount:
         run("btrfs", "quota", "enable", mount)
         update = Update(pair_to(volume, mount), large(60), resumable=resumable)
-        assert "quota" in update.fails(NoSpace, limit).lower()
+        error = update.fails(NoSpace, limit)
+        assert "the quota is exceeded" in error and "no space" not in error
+        assert f"'btrfs qgroup show -re {update.pair.backup}'" in update.hint
         update.succeeds()
 
 

@@ -141,3 +141,33 @@ def test_a_destination_that_went_away(site: Remote) -> None:
     assert error.startswith(f"error: block://dr{copy}: the destination is missing")
     (site.folder / "elsewhere").rename(copy)
     assert site.cli("update", "home").returncode == 0
+
+
+@pytest.mark.parametrize("pulled", [False, True], ids=["receive", "send"])
+def test_a_reverse_without_the_rights_for_it_is_refused_before_it_begins(
+    site: Remote, *, pulled: bool
+) -> None:
+    """The host of either end permits only what the mirror needs in its present direction."""
+    allowed = site.folder / "allowed"
+    allowed.mkdir()
+    forced(site, "--allow", f"{'send' if pulled else 'receive'}={allowed}")
+    source = site.volume("allowed/v" if pulled else "v", data_bytes=MIB)
+    copy = site.folder / "copy" if pulled else allowed / "copy"
+    there, missing = ("source", "receive") if pulled else ("destination", "send")
+    ends = (f"block://dr{source}", f"block:{copy}") if pulled else (
+        f"block:{source}", f"block://dr{copy}",
+    )  # fmt: skip
+    site.create(*ends)
+    site.service.initialize("home")
+    site.change(source, MIB, seed=7)
+    before, shown = site.status(), content(copy)
+    done = site.cli("reverse", "home", "--yes")
+    error, hint = one_error(done.stderr)
+    assert done.returncode == 1
+    assert f"the {there} cannot become the {'destination' if pulled else 'source'}" in error
+    assert f"it may use: {'send' if pulled else 'receive'}={allowed}" in error
+    assert f"--allow {missing}=" in hint
+    assert site.status()["source"] == before["source"]
+    assert content(copy) == shown, "not even the update before the switch was made"
+    site.service.update("home")
+    assert content(copy) == content(source)

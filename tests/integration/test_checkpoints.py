@@ -174,6 +174,10 @@ def test_a_checkpoint_that_appears_after_the_question_is_used(
     done = world.again().update(NAME)
     assert done.status == "done" and world.in_step()
     assert done.data["resumed_bytes"] >= 19 * MIB and len(seen) == 2
+    told = [event.text for event in world.service.history(NAME, limit=20).events]
+    assert not any("cannot be used" in text for text in told), told
+    [text] = [text for text in told if "resumed from the newest checkpoint" in text]
+    assert f"at {done.data['resumed_bytes']} bytes of the stream, not 0" in text
 
 
 def test_a_damaged_checkpoint_leaves_the_one_before_it(world: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.catalogue.store import Confirmed
+from mirrord.catalogue.store import Catalogue, Confirmed
 from mirrord.core.errors import NoSpace, Refused
 from mirrord.core.model import Snapshot, SnapshotKind
 from mirrord.core.states import State
@@ -100,6 +101,29 @@ def test_a_dry_run_shows_what_goes_and_why_the_rest_stays(world: World) -> None:
     assert all(each["why"] for each in (*source["gone"], *source["kept"]))
     assert any("base of the next update" in why for each in source["kept"] for why in each["why"])
     assert "would be deleted" in shown.text
+
+
+def test_history_is_in_the_order_of_what_happened_after_the_clock_was_set_back(
+    block: World, calendar: Calendar
+) -> None:
+    world = block.initialized()
+    catalogue = Catalogue(world.paths.catalogue)
+    mirror_id = world.service.status(NAME)[0].reading.id
+    calendar.offset_s += 24 * HOUR_S
+    hourly(world, calendar, 1)
+    catalogue.add_event(mirror_id, "info", "before")
+    calendar.offset_s = -2 * HOUR_S
+    catalogue.add_attempt(mirror_id, verb="update", cause="retry", number=1, code="x", error="why")
+    hourly(world, calendar, 1, seed=1)
+    catalogue.add_event(mirror_id, "info", "after")
+    catalogue.close()
+    done = world.cli("history", NAME)
+    found = re.findall("initialize|update .*incremental|before|attempt|after", done.stdout)
+    assert [word.split()[0] for word in found][-6:] == [
+        "initialize", "update", "before", "attempt", "update", "after"
+    ], done.stdout  # fmt: skip
+    last = world.service.history(NAME, limit=9)
+    assert last.transfers[0].recorded > last.attempts[0].recorded > last.events[1].recorded > 0
 
 
 def test_a_clock_that_leaps_ahead_takes_nothing(block: World, calendar: Calendar) -> None:

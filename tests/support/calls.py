@@ -25,7 +25,7 @@ CALLS: dict[str, tuple[object, ...]] = {
     "pause_host": (), "pause_left": (["cgroup:x"],),
     "pause_open": (["cgroup:x"], 1.0), "pause_begin": (), "pause_end": (), "pause_close": (),
     "make_ready": ("s1",), "take_snapshot": ("s1",), "take_together": ("s1", []),
-    "delete_snapshot": (GUID,), "reclaim": (), "changed_since": (GUID,),
+    "delete_snapshot": (GUID,), "in_use": (GUID,), "reclaim": (), "changed_since": (GUID,),
     "base_left": (GUID,), "members": (GUID,),
     "changes": (GUID, "h"), "delta": (None, GUID, False, True),
     "send": (None, GUID, None), "prepare": ("m1", False),

@@ -276,7 +276,7 @@ def test_a_full_file_system(tiny: Path, tmp_path: Path) -> None:
 
 
 def test_what_the_system_says_is_told() -> None:
-    with pytest.raises(NoSpace), trace_errors("x"):
+    with pytest.raises(NoSpace, match="the quota is exceeded"), trace_errors("x"):
         raise OSError(errno.EDQUOT, "quota")
     with pytest.raises(Damaged), trace_errors("x"):
         raise pa.ArrowInvalid("made no sense\nat all")

@@ -142,6 +142,22 @@ def older(path: Path, version: int) -> sqlite3.Connection:
     return raw
 
 
+def test_what_an_older_version_recorded_is_before_all_that_follows(tmp_path: Path) -> None:
+    """It did not record in which order things happened."""
+    raw = older(tmp_path / "c", 9)
+    raw.execute("INSERT INTO event (mirror_id, at_ns, level, text) VALUES ('m', 1, 'info', 'old')")
+    raw.commit()
+    raw.close()
+    catalogue = Catalogue(tmp_path / "c")
+    catalogue.add_mirror("m", State.MIRRORED)
+    catalogue.add_event("m", "info", "new")
+    catalogue.add_attempt("m", verb="update", cause="retry", number=1, code="x", error="why")
+    catalogue.add_event("m", "info", "newer")
+    assert [one.recorded for one in catalogue.events("m", limit=9)] == [3, 1, 0]
+    assert [one.recorded for one in catalogue.attempts("m", limit=9)] == [2]
+    catalogue.close()
+
+
 def test_a_time_of_an_older_version_is_bound_to_no_snapshot(tmp_path: Path) -> None:
     """What was shown then was not recorded: nobody may guess it."""
     raw = older(tmp_path / "c", 3)

@@ -31,15 +31,19 @@ def _shown(found: History, arguments: Mapping[str, Any]) -> Iterator[str]:
         yield f"size      {_spark([row.stream_bytes for row in done], format_size)}"
         yield f"duration  {_spark([row.duration_ms / 1000 for row in done], format_duration)}"
         yield f"lag       {_spark([row.lag_ms / 1000 for row in done], format_duration)}"
-    lines = [(row.started_ns, _transfer(row)) for row in found.transfers]
-    lines += [(event.at_ns, f"{event.level:10} {event.text}") for event in found.events]
+    lines = [(row.recorded, row.started_ns, _transfer(row)) for row in found.transfers]
+    lines += [(one.recorded, one.at_ns, f"{one.level:10} {one.text}") for one in found.events]
     lines += [
-        (each.at_ns, f"{each.verb:10} attempt {each.number} failed ({each.cause}): {each.error}")
+        (
+            each.recorded,
+            each.at_ns,
+            f"{each.verb:10} attempt {each.number} failed ({each.cause}): {each.error}",
+        )
         for each in found.attempts
     ]
     if not lines:
         yield f"No transfers or events of '{found.name}' yet."
-    for at_ns, text in sorted(lines)[-arguments["limit"] :]:
+    for _, at_ns, text in sorted(lines)[-arguments["limit"] :]:
         yield f"{format_moment(at_ns)}  {text}"
 
 
