@@ -160,10 +160,13 @@ def test_other_rules_end_what_runs_by_the_old_ones(place: Place, serving: Servin
     again.close()
 
 
-def test_a_wrong_file_lets_nobody_in_and_keeps_nobody_out(place: Place, serving: Serving) -> None:
+@pytest.mark.parametrize("wrong", ['alow = ["send=/"]', f"deep = {'[' * 5000}", "\0"])
+def test_a_wrong_file_lets_nobody_in_and_keeps_nobody_out(
+    place: Place, serving: Serving, wrong: str
+) -> None:
     bundle, right = place.issue("berlin"), place.issue("paris")
     file = place.peers.file("berlin")
-    file.write_text(file.read_text() + 'alow = ["send=/"]\n')
+    file.write_text(f"{file.read_text()}{wrong}\n")
     with pytest.raises(Untrusted):
         connect_tls(serving.host(bundle))
     stream = connect_tls(serving.host(right))
