@@ -19,7 +19,15 @@ import pytest
 from mirrord.admin.pki import Authority
 from mirrord.cli.main import run
 from mirrord.config.peers import Peer, Peers
-from mirrord.core.errors import ConfigError, NotFound, Refused, Unreachable, Untrusted, UsageError
+from mirrord.core.errors import (
+    Busy,
+    ConfigError,
+    NotFound,
+    Refused,
+    Unreachable,
+    Untrusted,
+    UsageError,
+)
 from mirrord.core.model import RemoteHost
 from mirrord.transport import pki
 from mirrord.transport.pki import TlsServer, connect_tls
@@ -114,6 +122,13 @@ def ends(stream: TlsStream) -> None:
     stream.close()
 
 
+def ends_in_order(stream: TlsStream, serving: Serving) -> None:
+    """Close it, and wait until the server has noticed."""
+    before = len(serving.server._names())
+    stream.close()
+    until(lambda: len(serving.server._names()) < before)
+
+
 def test_a_peer_gets_in_and_is_known_by_its_name_and_rules(place: Place, serving: Serving) -> None:
     one = place.issue("berlin", "receive=/backup/a", "send=/data", append_only=True)
     other = place.issue("paris")
@@ -172,6 +187,36 @@ def test_a_wrong_file_lets_nobody_in_and_keeps_nobody_out(
     stream = connect_tls(serving.host(right))
     assert line(stream).startswith("paris")
     stream.close()
+
+
+def test_a_peer_with_many_connections_does_not_shut_out_the_others(
+    place: Place, serving: Serving
+) -> None:
+    many, other = place.issue("berlin"), place.issue("paris")
+    opened = [connect_tls(serving.host(many)) for _ in range(pki.PEER_SESSIONS_MAX)]
+    with pytest.raises(Busy, match="accepts no more connections"):
+        connect_tls(serving.host(many))
+    until(lambda: any("berlin has 64 connections of 64" in each for each in serving.said))
+    stream = connect_tls(serving.host(other))
+    assert line(stream).startswith("paris")
+    stream.close()
+    ends_in_order(opened.pop(), serving)
+    again = connect_tls(serving.host(many))
+    assert line(again).startswith("berlin")
+    for each in (again, *opened):
+        each.close()
+
+
+def test_the_connections_of_all_peers_are_limited(
+    place: Place, serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pki, "SESSIONS_MAX", 4)
+    bundles = [place.issue(name) for name in ("berlin", "paris", "rome")]
+    opened = [connect_tls(serving.host(bundle)) for bundle in bundles[:2] * 2]
+    with pytest.raises(Busy):
+        connect_tls(serving.host(bundles[2]))
+    for each in opened:
+        each.close()
 
 
 def test_a_peer_is_not_unknown_because_no_file_can_be_opened(place: Place) -> None:
