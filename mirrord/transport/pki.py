@@ -64,7 +64,15 @@ def connect_tls(host: RemoteHost) -> TlsStream:
             hint=f"Run on {host.name}: mirrord pki issue NAME --allow …, and copy the file here.",
         )
     key, certificate, authority = _bundle(Path(host.key))
-    prepared = context(server=False, certificate=certificate, key=key, trusted=authority)
+    try:
+        prepared = context(server=False, certificate=certificate, key=key, trusted=authority)
+    except Untrusted as error:
+        raise ConfigError(
+            "the bundle is damaged",
+            where=host.key,
+            why=error.why,
+            hint="Copy it again, or issue a new one there: mirrord pki issue NAME --allow …",
+        ) from None
     pinned = host.fingerprint.lower().removeprefix("sha256:").replace(":", "")
     return open_stream(
         host.address,
@@ -257,4 +265,13 @@ def _server_context(folder: Path) -> TlsConfig:
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("the keys cannot be read", where=str(folder), why=str(error)) from error
-    return context(server=True, certificate=own, key=own, trusted=authority)
+    try:
+        return context(server=True, certificate=own, key=own, trusted=authority)
+    except Untrusted as error:
+        raise ConfigError(
+            "the keys of this host are damaged",
+            where=str(folder),
+            why=error.why,
+            hint="Restore the folder from a backup; or move it away, run 'mirrord pki init', and "
+            "issue new bundles for all peers.",
+        ) from None

@@ -236,7 +236,9 @@ def _not_accepted(where: str, why: str) -> Untrusted:
         "the other end does not accept this host's certificate",
         where=where,
         why=why,
-        hint="Its log shows which certificate it received.",
+        hint="Compare the clocks of both hosts. If they are right, issue a new certificate there."
+        if "expired" in why
+        else "Its log shows which certificate it received.",
     )
 
 

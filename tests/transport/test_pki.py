@@ -29,6 +29,7 @@ from mirrord.core.errors import (
     UsageError,
 )
 from mirrord.core.model import RemoteHost
+from mirrord.system import clock
 from mirrord.transport import pki
 from mirrord.transport.pki import TlsServer, connect_tls
 from mirrord.transport.tls import OneTime, connect, context, open_stream
@@ -187,6 +188,34 @@ def test_a_wrong_file_lets_nobody_in_and_keeps_nobody_out(
     stream = connect_tls(serving.host(right))
     assert line(stream).startswith("paris")
     stream.close()
+
+
+def test_a_damaged_bundle_and_damaged_keys_are_named(place: Place, serving: Serving) -> None:
+    bundle = place.issue("berlin")
+    bundle.write_text(bundle.read_text().replace("MII", "MIJ"))
+    with pytest.raises(ConfigError, match="the bundle is damaged") as caught:
+        connect_tls(serving.host(bundle))
+    assert str(bundle) in str(caught.value) and "mirrord pki issue" in caught.value.hint
+    for name in ("ca.pem", "server.pem"):
+        kept = (place.authority.folder / name).read_bytes()
+        (place.authority.folder / name).write_bytes(kept[: len(kept) // 4])
+        with pytest.raises(ConfigError, match="the keys of this host are damaged") as caught:
+            Serving(place)
+        assert "mirrord pki init" in caught.value.hint
+        (place.authority.folder / name).write_bytes(kept)
+
+
+@pytest.mark.parametrize("days", [-8000, 100])
+def test_a_certificate_that_is_not_valid_now_makes_one_look_at_the_clocks(
+    place: Place, serving: Serving, monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    now_ns = clock.now_ns()
+    with monkeypatch.context() as then:
+        then.setattr(clock, "now_ns", lambda: now_ns + days * 86400 * 10**9)
+        bundle = place.issue("berlin")
+    with pytest.raises(Untrusted, match="certificate expired") as caught:
+        connect_tls(serving.host(bundle))
+    assert "Compare the clocks of both hosts" in caught.value.hint
 
 
 def test_a_peer_with_many_connections_does_not_shut_out_the_others(
