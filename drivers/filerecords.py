@@ -53,7 +53,8 @@ class FileRecords(Volume):
             return {}
         folder = records / _RELATIONSHIPS
         names = sorted(name for name in os.listdir(folder) if name[0] != ".")
-        return {name: relationship.decode((folder / name).read_bytes()) for name in names}
+        found = {name: relationship.decode((folder / name).read_bytes()) for name in names}
+        return {name: one if one and one.mirror_id == name else None for name, one in found.items()}
 
     def relationship(self, mirror_id: str) -> Relationship | None:
         """See `Volume.relationship`. Each call that changes the volume reads it first."""
@@ -61,16 +62,18 @@ class FileRecords(Volume):
         if records is None or mirror_id.startswith(".") or not can_name(mirror_id):
             return None
         try:
-            return relationship.decode((records / _RELATIONSHIPS / mirror_id).read_bytes())
+            data = (records / _RELATIONSHIPS / mirror_id).read_bytes()
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
                 return None
             raise
+        return relationship.decode_stored(data, mirror_id, str(self))
 
     def _relate(self, record: Relationship) -> None:
         records = self._records()
         if records is None:
             raise not_a_mirror(str(self))
+        self.relationship(record.mirror_id)  # it may be a newer mirrord's by now
         op, folder = self._op("RELATE"), records / _RELATIONSHIPS
 
         def write() -> None:

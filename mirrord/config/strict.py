@@ -146,6 +146,10 @@ def loads(source: str, file: str) -> dict[str, Any]:
         line = re.search(r"line (\d+)", str(error))
         where = f"{file}:{line[1]}" if line else file
         raise ConfigError("this is not valid TOML", where=where, why=str(error)) from None
+    except RecursionError:
+        raise ConfigError(
+            "this is not valid TOML", where=file, why="it is nested too deep"
+        ) from None
 
 
 def read(

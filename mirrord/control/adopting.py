@@ -162,15 +162,22 @@ def _check_other(service: Service, definition: Definition, mine: Endpoint) -> No
 
 
 def _record(driver: Driver, wanted: str) -> Relationship:
-    found = [one for one in driver.relationships().values() if one is not None]
+    every = driver.relationships()
+    found = [one for one in every.values() if one is not None]
     chosen = [one for one in found if wanted in ("", one.mirror_id, one.name)]
     names = ", ".join(sorted(f"{one.name} ({one.mirror_id})" for one in found))
     if not chosen:
+        damaged = sorted(mirror_id for mirror_id, one in every.items() if one is None)
+        for mirror_id in damaged:
+            driver.relationship(mirror_id)  # `Fenced` when a newer mirrord wrote it
+        why = f"it has those of {names}" if names else "it has none"
         raise NotFound(
             "the volume has no such relationship record",
             where=str(driver),
-            why=f"it has those of {names}" if names else "it has none",
-            hint="Give the endpoint of a volume that was an end of the mirror.",
+            why=why if not damaged else f"its record of {', '.join(damaged)} is damaged",
+            hint="Give the endpoint of a volume that was an end of the mirror."
+            if not damaged
+            else "Give the endpoint of the mirror's other end, or of another member.",
         )
     if len(chosen) > 1:
         raise UsageError(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from mirrord.control import livetext
 from mirrord.core.pause import decoded
 from mirrord.core.states import Activity, State
+from mirrord.core.text import harmless
 from mirrord.core.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def table(mirrors: list[MirrorStatus]) -> list[str]:
         reading = status.reading
         cells.append(
             (
-                status.name,
+                harmless(status.name),  # a file's name: it may not be one of a mirror
                 status.state,
                 activity_of(status),
                 format_duration(status.lag_s) if status.lag_s is not None else "-",

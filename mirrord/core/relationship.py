@@ -185,8 +185,34 @@ def decode(data: bytes | str) -> Relationship | None:
     """The record in such a line; None when it is malformed."""
     try:
         return _from_dict(json.loads(data))
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None
+
+
+def decode_stored(data: bytes | str, mirror_id: str, where: str) -> Relationship | None:
+    """The record of that mirror as a volume has it; None when it is damaged, or another mirror's.
+    `Fenced` when a newer mirrord wrote it: its epoch and its controller are not known here.
+    """
+    record = decode(data)
+    if record is not None:
+        return record if record.mirror_id == mirror_id else None
+    version = _format_of(data)
+    if version > _FORMAT:
+        raise Fenced(
+            "the relationship record was written by a newer mirrord",
+            where=where,
+            why=f"its format is {version}, this mirrord supports {_FORMAT}",
+            hint="Install the newer mirrord on this host: the mirror was controlled by one.",
+        )
+    return None
+
+
+def _format_of(data: bytes | str) -> int:
+    """The format of a record that cannot be read; 0 when it is damaged."""
+    try:
+        return _number(json.loads(data)["format"])
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return 0
 
 
 def _from_dict(document: Mapping[str, Any]) -> Relationship:

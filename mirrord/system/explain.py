@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mirrord.core.errors import IoFailed, NoSpace, PermissionMissing
+from mirrord.system.descriptors import are_exhausted
 
 #: What shows the quotas of a file system of any kind.
 _QUOTAS = "'btrfs qgroup show -re PATH', 'zfs get quota,refquota DATASET' or 'repquota -a'"
@@ -52,6 +53,14 @@ def explained() -> Iterator[None]:
                 "the file system is read-only",
                 where=where,
                 hint="Mount it writable; if the kernel made it read-only, check 'dmesg' first.",
+            ) from error
+        if are_exhausted(error):
+            raise IoFailed(
+                "too many files are open",
+                where=where,
+                why=why,
+                hint="Raise the limit of that process (ulimit -n, or LimitNOFILE= in its unit), "
+                "then run the same command again.",
             ) from error
         raise IoFailed(
             "a file operation failed",

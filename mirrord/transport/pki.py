@@ -14,7 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from mirrord.core.errors import ConfigError, MirrordError, NotFound, Unreachable, Untrusted
+from mirrord.core.errors import (
+    Busy,
+    ConfigError,
+    MirrordError,
+    NotFound,
+    Unreachable,
+    Untrusted,
+)
 from mirrord.core.model import RemoteHost
 from mirrord.system import clock
 from mirrord.system.native import TlsConfig
@@ -26,8 +33,9 @@ from mirrord.transport.tlsstream import TlsStream
 PORT = 9745
 #: Interval at which the permissions of connected peers are checked again, seconds.
 RECHECK_S = 3.0
-#: Sessions at the same time; a peer has several when its link is long.
+#: Connections at the same time; each process of a peer has one. No peer can take all of them.
 SESSIONS_MAX = 256
+PEER_SESSIONS_MAX = 64
 
 _BLOCK = re.compile(r"-----BEGIN ([A-Z ]+)-----\n.*?-----END \1-----\n", re.DOTALL)
 
@@ -56,7 +64,15 @@ def connect_tls(host: RemoteHost) -> TlsStream:
             hint=f"Run on {host.name}: mirrord pki issue NAME --allow …, and copy the file here.",
         )
     key, certificate, authority = _bundle(Path(host.key))
-    prepared = context(server=False, certificate=certificate, key=key, trusted=authority)
+    try:
+        prepared = context(server=False, certificate=certificate, key=key, trusted=authority)
+    except Untrusted as error:
+        raise ConfigError(
+            "the bundle is damaged",
+            where=host.key,
+            why=error.why,
+            hint="Copy it again, or issue a new one there: mirrord pki issue NAME --allow …",
+        ) from None
     pinned = host.fingerprint.lower().removeprefix("sha256:").replace(":", "")
     return open_stream(
         host.address,
@@ -95,9 +111,16 @@ class _PeerAuthenticator(TlsAcceptor, Generic[P]):
     """Accepts peers whose certificate the authority issued and that are permitted now."""
 
     def __init__(
-        self, address: tuple[str, int], prepared: TlsConfig, who: Callable[[str], P | None]
+        self,
+        address: tuple[str, int],
+        prepared: TlsConfig,
+        who: Callable[[str], P | None],
+        served: Callable[[], list[str]],
     ) -> None:
-        self._who = who
+        """served: the names of the peers of all connections that `accept` returned and that are
+        open.
+        """
+        self._who, self._served = who, served
         #: Peers that were authenticated and not yet returned by `accept`. Weak: a peer that leaves
         #: before it is greeted is never returned.
         self.admitted: weakref.WeakKeyDictionary[TlsStream, P] = weakref.WeakKeyDictionary()
@@ -107,6 +130,9 @@ class _PeerAuthenticator(TlsAcceptor, Generic[P]):
         peer = self._who(stream.fingerprint)
         if peer is None:
             raise Untrusted(f"no peer has the certificate {stream.fingerprint}")
+        names = [*self._served(), *(each.name for each in self.admitted.values())]
+        if names.count(peer.name) >= PEER_SESSIONS_MAX or len(names) >= SESSIONS_MAX:
+            raise Busy(f"{peer.name} has {names.count(peer.name)} connections of {len(names)}")
         stream.peer = peer.name
         self.admitted[stream] = peer
 
@@ -137,7 +163,7 @@ class TlsServer(Generic[P]):
         #: Whether the last check of the permissions failed.
         self._unchecked = False
         self._closed = False
-        self._acceptor = _PeerAuthenticator(address, _server_context(folder), who)
+        self._acceptor = _PeerAuthenticator(address, _server_context(folder), who, self._names)
         self.port = self._acceptor.port
 
     def run(self) -> None:
@@ -153,14 +179,17 @@ class TlsServer(Generic[P]):
                 self._try_recheck()
                 recheck_s = clock.monotonic_s() + RECHECK_S
 
+    def _names(self) -> list[str]:
+        with self._guard:
+            return [peer.name for peer in self._running.values()]
+
     def _begin(self, stream: TlsStream, peer: P) -> None:
         with self._guard:
-            room = len(self._running) < SESSIONS_MAX and not self._closed
-            if room:
+            closed = self._closed
+            if not closed:
                 self._running[stream] = peer
-        if not room:
+        if closed:
             stream.close()
-            self._say(f"rejected {peer.name}: {SESSIONS_MAX} connections are open")
             return
         thread = threading.Thread(
             target=self._work, args=(stream, peer), name=f"tls-{peer.name}", daemon=True
@@ -236,4 +265,13 @@ def _server_context(folder: Path) -> TlsConfig:
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("the keys cannot be read", where=str(folder), why=str(error)) from error
-    return context(server=True, certificate=own, key=own, trusted=authority)
+    try:
+        return context(server=True, certificate=own, key=own, trusted=authority)
+    except Untrusted as error:
+        raise ConfigError(
+            "the keys of this host are damaged",
+            where=str(folder),
+            why=error.why,
+            hint="Restore the folder from a backup; or move it away, run 'mirrord pki init', and "
+            "issue new bundles for all peers.",
+        ) from None

@@ -14,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from mirrord.core.errors import IoFailed, Unreachable, Untrusted
+from mirrord.core.errors import Busy, IoFailed, Unreachable, Untrusted
 from mirrord.system import clock
 from mirrord.system.descriptors import are_exhausted
 from mirrord.system.native import TlsAlert, TlsConfig, TlsError, TlsSession, TlsUntrusted
@@ -25,6 +25,9 @@ from mirrord.transport.tlsstream import TlsStream
 GREETING = b"mirrord\n"
 #: Sent instead when the certificate is valid but its owner is no longer permitted.
 REFUSAL = b"refused\n"
+#: Sent instead when its owner is permitted, but has too many connections, or all peers have.
+CROWDED = b"toomany\n"
+_FIRST = (GREETING, REFUSAL, CROWDED)
 #: Limits of unauthenticated connections: time and bytes of each handshake, and their number.
 HANDSHAKE_S = 5.0
 HANDSHAKE_BYTES_MAX = 64 << 10
@@ -188,7 +191,14 @@ def _await_greeting(stream: TlsStream, connection: socket.socket, deadline_s: fl
         greeting += piece
         if greeting == REFUSAL:
             raise _not_accepted(stream.peer, "it is not on its list of peers")
-        if not piece or not (GREETING.startswith(greeting) or REFUSAL.startswith(greeting)):
+        if greeting == CROWDED:
+            raise Busy(
+                "the other end accepts no more connections",
+                where=stream.peer,
+                why="this host has too many there, or all its peers together have",
+                hint="Run the same command again later; its log shows which peer has too many.",
+            )
+        if not piece or not any(one.startswith(greeting) for one in _FIRST):
             raise ConnectionResetError("the connection was closed during the handshake")
 
 
@@ -226,7 +236,9 @@ def _not_accepted(where: str, why: str) -> Untrusted:
         "the other end does not accept this host's certificate",
         where=where,
         why=why,
-        hint="Its log shows which certificate it received.",
+        hint="Compare the clocks of both hosts. If they are right, issue a new certificate there."
+        if "expired" in why
+        else "Its log shows which certificate it received.",
     )
 
 
@@ -300,7 +312,9 @@ class TlsAcceptor:
             self._selector.register(each, selectors.EVENT_READ)
 
     def admit(self, stream: TlsStream) -> None:
-        """Check an authenticated peer before any data is exchanged; `Untrusted` rejects it."""
+        """Check an authenticated peer before any data is exchanged; `Untrusted` rejects it, and so
+        does `Busy`.
+        """
 
     def accept(self, timeout_s: float) -> TlsStream:
         """The next accepted stream. `Unreachable` when there is none in time, or `close` was
@@ -375,17 +389,20 @@ class TlsAcceptor:
             except Untrusted:
                 stream.write(REFUSAL)
                 raise
+            except Busy:
+                stream.write(CROWDED)
+                raise
             stream.write(GREETING)
-        except (OSError, Untrusted) as error:
+        except (OSError, Untrusted, Busy) as error:
             self._reject(pending, error)
             return
         del self._pending[pending.connection]
         self._ready.append(stream)
 
-    def _reject(self, pending: _PendingHandshake, error: OSError | Untrusted) -> None:
+    def _reject(self, pending: _PendingHandshake, error: OSError | Untrusted | Busy) -> None:
         del self._pending[pending.connection]
         self.rejected += 1
-        why = str(error) if isinstance(error, Untrusted) else _reason(error)
+        why = _reason(error) if isinstance(error, OSError) else str(error)
         self.last = f"{pending.address}: {why}"
         if pending.connection.fileno() in self._selector.get_map():
             self._selector.unregister(pending.connection)

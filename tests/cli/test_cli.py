@@ -109,6 +109,14 @@ def test_a_wrong_definition_is_named_with_file_and_line(block: World) -> None:
     assert for_all.returncode == 0 and "unknown key 'site.secondary.kep'" in for_all.stdout
 
 
+def test_a_file_whose_name_is_no_name_sends_nothing_to_the_terminal(block: World) -> None:
+    block.create()
+    (block.paths.mirrors / "x\x1b[31m.toml").write_text("nonsense")
+    shown = block.cli("status")
+    assert shown.returncode == 0 and "\x1b" not in shown.stdout
+    assert r"x\x1b[31m  unknown" in shown.stdout
+
+
 def test_a_corrupt_catalogue_and_one_from_the_future(block: World) -> None:
     block.initialized()
     block.service.close()

@@ -19,8 +19,17 @@ import pytest
 from mirrord.admin.pki import Authority
 from mirrord.cli.main import run
 from mirrord.config.peers import Peer, Peers
-from mirrord.core.errors import ConfigError, NotFound, Refused, Unreachable, Untrusted, UsageError
+from mirrord.core.errors import (
+    Busy,
+    ConfigError,
+    NotFound,
+    Refused,
+    Unreachable,
+    Untrusted,
+    UsageError,
+)
 from mirrord.core.model import RemoteHost
+from mirrord.system import clock
 from mirrord.transport import pki
 from mirrord.transport.pki import TlsServer, connect_tls
 from mirrord.transport.tls import OneTime, connect, context, open_stream
@@ -114,6 +123,13 @@ def ends(stream: TlsStream) -> None:
     stream.close()
 
 
+def ends_in_order(stream: TlsStream, serving: Serving) -> None:
+    """Close it, and wait until the server has noticed."""
+    before = len(serving.server._names())
+    stream.close()
+    until(lambda: len(serving.server._names()) < before)
+
+
 def test_a_peer_gets_in_and_is_known_by_its_name_and_rules(place: Place, serving: Serving) -> None:
     one = place.issue("berlin", "receive=/backup/a", "send=/data", append_only=True)
     other = place.issue("paris")
@@ -160,15 +176,76 @@ def test_other_rules_end_what_runs_by_the_old_ones(place: Place, serving: Servin
     again.close()
 
 
-def test_a_wrong_file_lets_nobody_in_and_keeps_nobody_out(place: Place, serving: Serving) -> None:
+@pytest.mark.parametrize("wrong", ['alow = ["send=/"]', f"deep = {'[' * 5000}", "\0"])
+def test_a_wrong_file_lets_nobody_in_and_keeps_nobody_out(
+    place: Place, serving: Serving, wrong: str
+) -> None:
     bundle, right = place.issue("berlin"), place.issue("paris")
     file = place.peers.file("berlin")
-    file.write_text(file.read_text() + 'alow = ["send=/"]\n')
+    file.write_text(f"{file.read_text()}{wrong}\n")
     with pytest.raises(Untrusted):
         connect_tls(serving.host(bundle))
     stream = connect_tls(serving.host(right))
     assert line(stream).startswith("paris")
     stream.close()
+
+
+def test_a_damaged_bundle_and_damaged_keys_are_named(place: Place, serving: Serving) -> None:
+    bundle = place.issue("berlin")
+    bundle.write_text(bundle.read_text().replace("MII", "MIJ"))
+    with pytest.raises(ConfigError, match="the bundle is damaged") as caught:
+        connect_tls(serving.host(bundle))
+    assert str(bundle) in str(caught.value) and "mirrord pki issue" in caught.value.hint
+    for name in ("ca.pem", "server.pem"):
+        kept = (place.authority.folder / name).read_bytes()
+        (place.authority.folder / name).write_bytes(kept[: len(kept) // 4])
+        with pytest.raises(ConfigError, match="the keys of this host are damaged") as caught:
+            Serving(place)
+        assert "mirrord pki init" in caught.value.hint
+        (place.authority.folder / name).write_bytes(kept)
+
+
+@pytest.mark.parametrize("days", [-8000, 100])
+def test_a_certificate_that_is_not_valid_now_makes_one_look_at_the_clocks(
+    place: Place, serving: Serving, monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    now_ns = clock.now_ns()
+    with monkeypatch.context() as then:
+        then.setattr(clock, "now_ns", lambda: now_ns + days * 86400 * 10**9)
+        bundle = place.issue("berlin")
+    with pytest.raises(Untrusted, match="certificate expired") as caught:
+        connect_tls(serving.host(bundle))
+    assert "Compare the clocks of both hosts" in caught.value.hint
+
+
+def test_a_peer_with_many_connections_does_not_shut_out_the_others(
+    place: Place, serving: Serving
+) -> None:
+    many, other = place.issue("berlin"), place.issue("paris")
+    opened = [connect_tls(serving.host(many)) for _ in range(pki.PEER_SESSIONS_MAX)]
+    with pytest.raises(Busy, match="accepts no more connections"):
+        connect_tls(serving.host(many))
+    until(lambda: any("berlin has 64 connections of 64" in each for each in serving.said))
+    stream = connect_tls(serving.host(other))
+    assert line(stream).startswith("paris")
+    stream.close()
+    ends_in_order(opened.pop(), serving)
+    again = connect_tls(serving.host(many))
+    assert line(again).startswith("berlin")
+    for each in (again, *opened):
+        each.close()
+
+
+def test_the_connections_of_all_peers_are_limited(
+    place: Place, serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pki, "SESSIONS_MAX", 4)
+    bundles = [place.issue(name) for name in ("berlin", "paris", "rome")]
+    opened = [connect_tls(serving.host(bundle)) for bundle in bundles[:2] * 2]
+    with pytest.raises(Busy):
+        connect_tls(serving.host(bundles[2]))
+    for each in opened:
+        each.close()
 
 
 def test_a_peer_is_not_unknown_because_no_file_can_be_opened(place: Place) -> None:

@@ -14,14 +14,21 @@ PREFIX = "mirrord:relationship:"
 
 def read(dataset: str, where: str) -> dict[str, Relationship | None]:
     """See `Driver.relationships`."""
-    asked = ["zfs", "get", "-Hp", "-s", "local", "-o", "property,value", "all", dataset]
-    found = {}
-    for line in command.run(asked, where).splitlines():
-        name, _, value = line.partition("\t")
-        if name.startswith(PREFIX):
-            record = relationship.decode(value)
-            found[record.mirror_id if record else name.removeprefix(PREFIX)] = record
+    found: dict[str, Relationship | None] = {}
+    for name, value in stored(dataset, where).items():
+        record = relationship.decode(value)
+        if record is not None and property_of(record.mirror_id) == name:
+            found[record.mirror_id] = record
+        else:
+            found[name.removeprefix(PREFIX)] = None
     return found
+
+
+def stored(dataset: str, where: str) -> dict[str, str]:
+    """The records as they are stored, by the name of the property."""
+    asked = ["zfs", "get", "-Hp", "-s", "local", "-o", "property,value", "all", dataset]
+    rows = (line.partition("\t") for line in command.run(asked, where).splitlines())
+    return {name: value for name, _, value in rows if name.startswith(PREFIX)}
 
 
 def write(dataset: str, record: Relationship, where: str) -> None:

@@ -135,11 +135,14 @@ class ZfsDataset(Driver, Clones, Pool):
 
     def relationship(self, mirror_id: str) -> Relationship | None:
         """See `Volume.relationship`."""
-        if self.fence is None or self.fence.mirror_id != mirror_id:
-            return self.relationships().get(mirror_id)
         volume = self._look().volume
-        value = volume.local(relationships.property_of(mirror_id)) if volume is not None else None
-        return relationship.decode(value) if value else None
+        if volume is None:
+            return None
+        name = relationships.property_of(mirror_id)
+        known = self.fence is not None and self.fence.mirror_id == mirror_id
+        every = {} if known else relationships.stored(volume.name, str(self))
+        value = volume.local(name) if known else every.get(name)
+        return relationship.decode_stored(value, mirror_id, str(self)) if value else None
 
     def _relate(self, record: Relationship) -> None:
         with self._changing():
