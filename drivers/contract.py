@@ -202,14 +202,10 @@ class Volume(abc.ABC):
     @changing
     @abc.abstractmethod
     def delete_snapshot(self, guid: str) -> None:
-        """Delete one that `snapshots()` lists; `Refused`: it is shown, or pinned by any mirror;
-        `Busy`: it is `in_use`.
-        """
+        """Delete one that `snapshots()` lists; `Refused`: shown or pinned; `Busy`: `in_use`."""
 
     def in_use(self, guid: str) -> str:
-        """Why a snapshot cannot be deleted at present, although nothing of mirrord needs it, as a
-        clause; "" when it can, or is not there.
-        """
+        """Who else uses a snapshot, which is therefore not deleted, as a clause; "": nobody."""
         return ""
 
     @changing
@@ -229,9 +225,7 @@ class Volume(abc.ABC):
 
     @abc.abstractmethod
     def relationships(self) -> dict[str, Relationship | None]:
-        """The relationship records that are stored with the volume, by mirror id; None for a
-        damaged one.
-        """
+        """The relationship records stored with the volume, by mirror id; None: a damaged one."""
 
     def relationship(self, mirror_id: Name) -> Relationship | None:
         """The record of that mirror; None when it is missing or damaged."""
@@ -439,9 +433,8 @@ class Failover(Volume):
 
     @abc.abstractmethod
     def is_marked(self, mark: str) -> bool:
-        """Whether the place is as it was at `mark`: the same role and the same volume, showing the
-        same snapshot, and nothing was written since, including data that is not on disk yet. False
-        when in doubt.
+        """Whether the place is as at `mark`: the same role and the same volume, showing the same
+        snapshot, and nothing was written since, on disk or not. False when in doubt.
         """
 
     @abc.abstractmethod
@@ -465,8 +458,7 @@ class Failover(Volume):
     @abc.abstractmethod
     def reinstate(self, name: Name) -> None:
         """Undo an unfinished `rollback(keep_as=name)`: what was set aside is LIVE again, writable,
-        in the place of the view. Does nothing when it is LIVE already; `NotFound` when nothing is
-        kept under that name.
+        in the place of the view. Does nothing when it is already; `NotFound`: nothing is kept so.
         """
 
     @changing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 
 from mirrord.core.errors import (
     MIRROR,
@@ -81,13 +82,24 @@ def not_empty(where: str, found: str) -> MirrordError:
     )
 
 
+def parent_missing(what: str, where: str, parent: str) -> MirrordError:
+    """The folder in which something is to be created does not exist."""
+    return Refused(
+        f"the parent folder of {what} does not exist",
+        where=where,
+        why=parent,
+        hint=f"Create it with: mkdir -p {shlex.quote(parent)}",
+    )
+
+
 def view_replaced(view: str) -> MirrordError:
     """Something was put in the place of the destination's view."""
     return Refused(
         "something else is in the place of the destination's view",
         where=view,
         why="it is not a view that mirrord made, and is not overwritten",
-        hint=f"Rename it (mv {view} {view}.old) and run the same command again.",
+        hint=f"Rename it (mv {shlex.quote(view)} {shlex.quote(f'{view}.old')}) and run the same "
+        "command again.",
     )
 
 

@@ -18,6 +18,7 @@ import errno
 import functools
 import json
 import os
+import shlex
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -240,7 +241,7 @@ def _load(file: Path) -> RootRecord:
             raise NotFound(
                 "there is no block volume",
                 where=str(path),
-                hint=f"Create one with 'mirrord volume create {path} 10G'.",
+                hint=f"Create one with 'mirrord volume create {shlex.quote(str(path))} 10G'.",
             ) from None
         raise
     return decode(data, str(path))

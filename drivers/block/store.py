@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import shlex
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -79,8 +80,8 @@ def block_damaged(where: str, address: int, why: str = "its checksum does not ma
         f"block {describe(address)} is damaged",
         where=where,
         why=why,
-        hint=f"'mirrord volume check {where}' lists all damage. The other end of a mirror has an "
-        "intact copy of all data that was transferred.",
+        hint=f"'mirrord volume check {shlex.quote(where)}' lists all damage. The other end of a "
+        "mirror has an intact copy of all data that was transferred.",
     )
 
 

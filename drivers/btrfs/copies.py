@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 from pathlib import Path
 
 from mirrord.core.errors import Refused
@@ -31,12 +32,7 @@ def begin(place: Layout, wanted: str, where: str) -> Path:
     if os.path.lexists(path):
         raise refusals.not_empty(str(path), "it already exists")
     if not path.parent.is_dir():
-        raise Refused(
-            "the parent folder of the copy does not exist",
-            where=str(path),
-            why=str(path.parent),
-            hint=f"Create it with: mkdir -p {path.parent}",
-        )
+        raise refusals.parent_missing("the copy", str(path), str(path.parent))
     layout.write_copy("BTRFS:COPY:RECORD", place, str(path), shown.info.uuid)
     try:
         subvolume.snapshot("BTRFS:COPY:SNAPSHOT", shown.path, path, read_only=False)
@@ -61,7 +57,8 @@ def end(place: Layout) -> bool:
             raise Refused(
                 f"the copy contains the subvolume '{nested[0]}'",
                 where=str(path),
-                hint=f"Move it away, or delete it: btrfs subvolume delete {path / nested[0]}",
+                hint="Move it away, or delete it: btrfs subvolume delete "
+                f"{shlex.quote(str(path / nested[0]))}",
             )
         own = store.kept(layout.beside(path, place.known))
         if own:

@@ -316,12 +316,8 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
         if role is Role.MIRROR and owner != mirror_id:
             raise refusals.other_mirror(str(self), owner)
         if not place.location.parent.is_dir():
-            raise Refused(
-                "the parent folder of the destination does not exist",
-                where=str(self),
-                why=str(place.location.parent),
-                hint=f"Create it with: mkdir -p {place.location.parent}",
-            )
+            parent = str(place.location.parent)
+            raise refusals.parent_missing("the destination", str(self), parent)
         files.make_directory("BTRFS:PREPARE:FOLDER", place.view.parent)
         layout.make_store("BTRFS:PREPARE", place, public=True)
         if owner != mirror_id:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
 import sys
 
 from mirrord.core.errors import Busy, MirrordError, Refused
@@ -48,7 +49,8 @@ class Freeze:
                 "the volume is read-only",
                 where=where,
                 why="mirrord did not make it read-only",
-                hint=f"Make it writable first: btrfs property set -ts {place.view} ro false",
+                hint="Make it writable first: btrfs property set -ts "
+                f"{shlex.quote(str(place.view))} ro false",
             )
         layout.make_store("BTRFS:FREEZE", place, public=False)
         inner = _inner(place)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shlex
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -213,8 +214,9 @@ def demand_deletable(
             f"'{one.snapshot.name}' contains the nested subvolume '{nested[0]}'",
             where=where,
             why="it was part of a volume that was set aside, and contains data of its own",
-            hint=f"Make the snapshot writable ('btrfs property set -ts {one.path} ro false'), move "
-            f"{nested[0]} elsewhere or delete it, and try again.",
+            hint="Make the snapshot writable ('btrfs property set -ts "
+            f"{shlex.quote(str(one.path))} ro false'), move {nested[0]} elsewhere or delete it, "
+            "and try again.",
         )
 
 

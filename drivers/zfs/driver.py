@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 from typing import ClassVar
 
 from mirrord.core.errors import Refused
@@ -111,7 +112,7 @@ class ZfsDriver(ZfsTrees, ZfsFailover):
                 "the parent of the destination does not exist",
                 where=where,
                 why=notes[0],
-                hint=f"Create it with: zfs create -p {above}",
+                hint=f"Create it with: zfs create -p {shlex.quote(above)}",
             )
         features.require(names.pool_of(self.location), where)
         # 'zfs recv' itself would only warn about a property, and leave the copy writable.

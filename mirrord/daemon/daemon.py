@@ -428,7 +428,7 @@ class Daemon:
 
     async def _accept_clock(self, call: Call[Any], to: Watcher) -> Any:
         value = await self._dispatched(self.workers.verb, call, to)
-        self._guard.accept()
+        self._guard.accept(self.scheduler.mirrors.values())
         self.ledger.judge_host()
         return value
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from mirrord.config.members import NESTED
 from mirrord.config.writing import as_written
 from mirrord.core.errors import MirrordError
@@ -34,6 +36,6 @@ def new_mirror(mirror: Mirror, facts: VolumeFacts) -> str:
     words = as_written(end._replace(location=facts.view), nested=nested)
     options = " --nested" if nested else ""
     return (
-        f"'mirrord delete {mirror.name}', then 'mirrord create {mirror.name} {words} "
+        f"'mirrord delete {mirror.name}', then 'mirrord create {mirror.name} {shlex.quote(words)} "
         f"NEW-DESTINATION{options}'"
     )

@@ -5,6 +5,7 @@ from one whose file system is not mounted, and to create nothing below an unused
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Collection
 from pathlib import Path
 
@@ -53,8 +54,8 @@ def _check_mounted(mirror: Mirror, endpoint: Endpoint, facts: VolumeFacts, where
             "the file system of the source is not mounted",
             where=where,
             why=f"{mount} is not a mount point: the path is on the file system at {facts.mount}",
-            hint=f"Mount it: mount {mount}. If the source has moved to another file system, change "
-            "its path in the definition.",
+            hint=f"Mount it: mount {shlex.quote(mount)}. If the source has moved to another file "
+            "system, change its path in the definition.",
         )
     if known and mount == facts.mount and known[1] != facts.filesystem:
         raise Refused(

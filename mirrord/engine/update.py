@@ -101,6 +101,7 @@ def _transfer_all(
         for staging in mirror.destination.stagings():
             mirror.destination.discard(staging.transfer_id)
     base = _base(mirror, here, there, shown, first=verb is Verb.INITIALIZE)
+    full_reason = full_reason or "the destination has no complete snapshot to update from"
     if base is not None and not replaced:
         check_descent(mirror, here, {one.guid for one in there})
     here = prune.drop_aborted(mirror, here, there, base)

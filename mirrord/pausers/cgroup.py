@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
@@ -77,7 +78,8 @@ class CgroupPauser(Pauser):
             raise self.failed(
                 "the cgroup is frozen already",
                 why="mirrord did not freeze it",
-                hint=f"Thaw it: echo 0 > {folder}/cgroup.freeze (or 'systemctl thaw UNIT').",
+                hint=f"Thaw it: echo 0 > {shlex.quote(f'{folder}/cgroup.freeze')} (or 'systemctl "
+                "thaw UNIT').",
             )
 
     def pause(self, timeout_s: float) -> None:

@@ -131,7 +131,9 @@ def changed_key(
     accept = add_command(target, "--fingerprint", got or "FINGERPRINT")
     if not got:
         file = f"/etc/ssh/ssh_host_{kind.lower()}_key.pub"
-        accept += f", with the FINGERPRINT that 'ssh-keygen -lf {file}' shows on that host"
+        accept += (
+            f", with the FINGERPRINT that 'ssh-keygen -lf {shlex.quote(file)}' shows on that host"
+        )
     fix = accept
     if place:
         name = target.alias or name_of(target.address, target.port)
@@ -177,8 +179,9 @@ def key_unreadable(target: Target, file: str, why: str) -> MirrordError:
         f"the key {file} cannot be used",
         where=target.name,
         why=why,
-        hint=f"Check it with 'ls -l {file}' (only its owner may have access: 'chmod 600 {file}'), "
-        f"or use another key: mirrord host add {target.name} --key FILE.",
+        hint=f"Check it with 'ls -l {shlex.quote(file)}' (only its owner may have access: "
+        f"'chmod 600 {shlex.quote(file)}'), or use another key: mirrord host add "
+        f"{target.name} --key FILE.",
     )
 
 
@@ -188,8 +191,9 @@ def key_locked(target: Target, file: str) -> MirrordError:
         f"the key {file} is protected by a passphrase",
         where=target.name,
         why="it is not loaded in an SSH agent, and mirrord does not prompt for passphrases",
-        hint=f"Load it into the agent with 'ssh-add {file}'. For the daemon, use a separate key: "
-        f"remove the line 'key' from hosts.d/{target.name}.toml, then {add_command(target)}.",
+        hint=f"Load it into the agent with 'ssh-add {shlex.quote(file)}'. For the daemon, use a "
+        f"separate key: remove the line 'key' from hosts.d/{target.name}.toml, then "
+        f"{add_command(target)}.",
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import threading
 import weakref
 from collections.abc import Callable
@@ -93,7 +94,7 @@ def _bundle(file: Path) -> tuple[str, str, str]:
                     "the bundle is readable by others",
                     where=str(file),
                     why="it contains a private key",
-                    hint=f"Run: chmod 600 {file}",
+                    hint=f"Run: chmod 600 {shlex.quote(str(file))}",
                 )
             found = [(match[1], match[0]) for match in _BLOCK.finditer(opened.read())]
     except (OSError, UnicodeDecodeError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import os
+import shlex
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -156,7 +157,9 @@ def candidates(target: Target, agent: Agent, notes: list[str]) -> Iterator[tuple
                 own.append((f"{file} (agent)", held[locked.blob]))
                 offered.add(locked.blob)
             else:
-                notes.append(f"{file} has a passphrase and is not in the agent (ssh-add {file})")
+                notes.append(
+                    f"{file} has a passphrase and is not in the agent (ssh-add {shlex.quote(file)})"
+                )
         except Unusable as error:
             if os.path.lexists(file):
                 notes.append(f"{file} cannot be used: {error}")

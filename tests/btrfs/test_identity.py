@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import time
 from pathlib import Path
 
@@ -278,9 +279,14 @@ def test_places_that_are_not_ours_are_foreign_and_stay(pair: Pair) -> None:
         assert driver.facts().role is Role.FOREIGN and driver.facts().notes
         with pytest.raises(Refused):
             driver.prepare("m1")
+    missing = folder / "no 'such' parent"
     with pytest.raises(Refused) as refusal:
-        BtrfsDriver(str(folder / "no" / "such")).prepare("m1")
-    assert "mkdir -p" in refusal.value.hint
+        BtrfsDriver(str(missing / "copy")).prepare("m1")
+    _, colon, command = refusal.value.hint.partition("Create it with: ")
+    assert colon and command.startswith("mkdir -p ")
+    subprocess.run(["sh", "-c", command], check=True)
+    BtrfsDriver(str(missing / "copy")).prepare("m1")
+    assert missing.is_dir() and not (folder / "no").exists()
 
 
 def test_old_snapshots_of_a_source_are_for_root_only(pair: Pair) -> None:

@@ -71,6 +71,35 @@ def test_a_clock_that_goes_back_stops_no_schedule_and_hides_no_lag(stepped: Step
     until(stepped.in_step)
 
 
+def test_a_lag_is_right_once_a_clock_that_was_ahead_at_the_start_is_accepted(
+    stepped: Stepped,
+) -> None:
+    stepped.initialized()
+    time.sleep(3)  # it notes what the clock shows
+    stepped.daemon.stop()
+    stepped.step(86400)
+    stepped.daemon.start()
+    until(lambda: (stepped.row()["lag_s"] or 0) > 86000)
+    stepped.step(0)
+    until(lambda: stepped.host_alarms() == {"clock"})
+    assert stepped.row()["lag_s"] > 86000  # nobody has said yet which of the times is right
+    assert stepped.cli("alarms", "--accept-clock").returncode == 0
+    until(lambda: 3 < stepped.row()["lag_s"] < 600)
+    # It is no shorter where the time of the last update was recorded while the clock was ahead.
+    stepped.step(86400)
+    stepped.lab.change(stepped.lab.source(), 1)
+    stepped.service.update(NAME)
+    time.sleep(3)
+    stepped.daemon.stop()
+    stepped.daemon.start()
+    began_s = time.monotonic()
+    stepped.step(0)
+    until(lambda: stepped.host_alarms() == {"clock"})
+    assert stepped.cli("alarms", "--accept-clock").returncode == 0
+    time.sleep(2)
+    assert time.monotonic() - began_s < stepped.row()["lag_s"] < 600
+
+
 def test_a_glitch_does_not_accept_an_older_doubt(stepped: Stepped) -> None:
     time.sleep(2)  # it notes what the clock shows
     stepped.daemon.stop()

@@ -360,4 +360,10 @@ def test_a_destination_without_a_complete_set_is_filled_again(tmp_path: Path) ->
                 delete_subvolume(Path(one.path))
         world.service.update(NAME)
         assert world.in_step()
+        [last] = world.service.history(NAME, limit=1).transfers
+        assert last.base is None
+        assert last.full_reason == "the destination has no complete snapshot to update from"
+        assert any(
+            last.full_reason in line for line in world.service.explain(NAME).data["findings"]
+        )
         world.clean_up()

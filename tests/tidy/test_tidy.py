@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -78,6 +79,31 @@ def test_nothing_is_left_to_do() -> None:
     )
     paths = tracked(".py", ".rs", ".sh")
     assert [name_of(path) for path in paths if words.search(text_of(path))] == []
+
+
+#: The end of a command of the shell, before a path, or the name of a dataset.
+_COMMAND = re.compile(
+    r"\b(mkdir -p|chmod \d+|mount|mount --bind|mv|ls -l|ssh-add|ssh-keygen -lf|fuser -vm|echo 0 >|"
+    r"btrfs (subvolume|property|qgroup) [a-z]+( -\w+)?|zfs (mount|create -p|set \w+=\w+)|"
+    r"mirrord (volume check|volume create)) $"
+)
+
+
+def test_paths_in_commands_that_are_shown_are_quoted() -> None:
+    """They are copied to a shell, and may contain spaces."""
+    bare, quoted = [], 0
+    for path in tracked(".py"):
+        if path.is_relative_to(ROOT / "tests"):
+            continue
+        strings = (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.JoinedStr))
+        for before, value in (pair for node in strings for pair in pairwise(node.values)):
+            if not (isinstance(before, ast.Constant) and isinstance(value, ast.FormattedValue)):
+                continue
+            if _COMMAND.search(str(before.value)):
+                quoted += "quote(" in ast.unparse(value)
+                if "quote(" not in ast.unparse(value):
+                    bare.append(f"{name_of(path)}:{value.lineno}: {before.value!r}")
+    assert bare == [] and quoted >= 15
 
 
 def test_no_blob_is_large() -> None:

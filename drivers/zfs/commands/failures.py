@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import shlex
 from collections.abc import Callable, Sequence
 
 from mirrord.core.errors import MIRROR, IoFailed, MirrordError, PermissionMissing
@@ -95,7 +96,8 @@ def _denied(
             where=where,
             why=f"{said} (on Linux only root can mount, even with delegated permissions)",
             hint="Run it as root; or as root unmount the dataset once and run 'zfs set "
-            f"canmount=noauto {dataset}': then the mirror is updated without being mounted.",
+            f"canmount=noauto {shlex.quote(dataset)}': then the mirror is updated without being "
+            "mounted.",
         )
     if arguments[1] in _MAKING:
         dataset = _destination(arguments, dataset)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from contextlib import suppress
 
 from mirrord.core.errors import Busy, MirrordError, Refused
@@ -75,7 +76,7 @@ def require_mounted(label: str, volume: Dataset, where: str) -> None:
             where=where,
             why=obstacle(volume) + (f" ({format_few(hidden)})" if hidden else ""),
             hint=f"Move the contents of {folder} elsewhere, then run the same command again; "
-            f"'zfs mount {volume.name}' mounts it.",
+            f"'zfs mount {shlex.quote(volume.name)}' mounts it.",
         )
     mountpoint.release(folder)
     if hidden:
@@ -83,8 +84,8 @@ def require_mounted(label: str, volume: Dataset, where: str) -> None:
             f"files were created in {folder} while nothing was mounted there",
             where=where,
             why=f"{format_few(hidden)}: they are below the mountpoint, hidden now by {volume.name}",
-            hint=f"To move them: mount --bind {os.path.dirname(folder)} /mnt; they are in "
-            f"/mnt/{os.path.basename(folder)}. Then run the same command again.",
+            hint=f"To move them: mount --bind {shlex.quote(os.path.dirname(folder))} /mnt; they "
+            f"are in /mnt/{os.path.basename(folder)}. Then run the same command again.",
         )
 
 
@@ -98,8 +99,8 @@ def missing(volume: Dataset | None) -> MirrordError | None:
         f"the dataset {volume.name} is not mounted",
         where=f"zfs:{volume.name}",
         why=f"files written below its mountpoint {volume.mountpoint} are not in it",
-        hint=f"Move such files elsewhere, then: zfs mount {volume.name} (or, if it is not to be "
-        f"mounted: zfs set canmount=noauto {volume.name}).",
+        hint=f"Move such files elsewhere, then: zfs mount {shlex.quote(volume.name)} (or, if it is "
+        f"not to be mounted: zfs set canmount=noauto {shlex.quote(volume.name)}).",
     )
 
 
@@ -156,7 +157,7 @@ def unmount(label: str, volume: Dataset, where: str) -> None:
             where=where,
             why=f"files or directories in {volume.mountpoint} are open",
             hint="List the processes that use it: fuser -vm "
-            f"{volume.mountpoint}. Nothing was changed.",
+            f"{shlex.quote(volume.mountpoint)}. Nothing was changed.",
         )
     raise command.failure(where, arguments, done.errors)
 

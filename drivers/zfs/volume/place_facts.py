@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from mirrord.core.errors import MirrordError
 from mirrord.core.model import Role, VolumeFacts
 from mirrord.drivers import refusals as texts
@@ -84,9 +86,11 @@ def _live_notes(volume: Dataset) -> tuple[str, ...]:
         return ()
     missing = mounting.missing(volume)
     if missing is not None:
-        return (f"The dataset is not mounted: {missing.why} ('zfs mount {volume.name}').",)
+        return (
+            f"The dataset is not mounted: {missing.why} ('zfs mount {shlex.quote(volume.name)}').",
+        )
     if volume.get("canmount") == "noauto" or volume.get("keystatus") == "unavailable":
-        why = mounting.obstacle(volume) or f"mount it with 'zfs mount {volume.name}'"
+        why = mounting.obstacle(volume) or f"mount it with 'zfs mount {shlex.quote(volume.name)}'"
         return (f"It is not mounted: {why}.",)
     return ()
 
@@ -104,7 +108,7 @@ def _mirror_view(volume: Dataset, found: Listing, shown: str | None) -> tuple[st
         behind = bool(newest) and newest[0].guid != shown
         return f"/dev/zvol/{one.full}" if behind else view, ()
     if not volume.mounted:
-        why = mounting.obstacle(volume) or f"mount it with 'zfs mount {volume.name}'"
+        why = mounting.obstacle(volume) or f"mount it with 'zfs mount {shlex.quote(volume.name)}'"
         return "", (f"It cannot be read here, as it is not mounted: {why}.",)
     if one.dataset != volume.name:  # the volume was rebuilt from an older one for the next update
         folder = mounting.folder_aside(volume, one.dataset)
