@@ -124,6 +124,10 @@ def check(paths: Paths, authority: str) -> Result:
         session.call("ping", timeout_s=10.0)
         trip_s = clock.monotonic_s() - begun_s
         there, allowed, notes = link.peer.software, link.peer.about, link.notes
+    except MirrordError as error:
+        if error.where.startswith("/"):  # a path there
+            error.where = f"{host.name}: {error.where}"
+        raise
     finally:
         link.close()
     how = "TLS beside SSH" if host.transport in ("ssh", "openssh") else host.transport.upper()

@@ -6,12 +6,14 @@ until heartbeats are missing. Its client may be back sooner.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 
 from mirrord.core.errors import Busy, ProtocolError
 from mirrord.system import clock, locks
@@ -21,6 +23,8 @@ _TOKEN = re.compile(r"[0-9a-f]{32}")
 #: Time for the old agent to save its checkpoint before it is killed, and to end after that.
 _PATIENCE_S = 5.0
 _KILLED_S = 5.0
+#: From this age on the file of an agent that was killed is removed: its client has not come back.
+_FORGOTTEN_S = 3600.0
 
 
 @contextmanager
@@ -35,7 +39,11 @@ def only_agent(paths: Paths, token: str, principal: str) -> Iterator[None]:
     folder = paths.run / "agents"
     for one in (paths.run, folder):
         one.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _forget_killed(folder, token)
     path = folder / token
+    if not _can_exist(path):
+        yield
+        return
     purpose = f"agent {hashlib.sha256(principal.encode()).hexdigest()[:16]}"
     began_s, signalled = clock.monotonic_s(), 0
     with ExitStack() as stack:
@@ -53,6 +61,31 @@ def only_agent(paths: Paths, token: str, principal: str) -> Iterator[None]:
                     raise
         stack.callback(path.unlink, missing_ok=True)
         yield
+
+
+def _can_exist(path: Path) -> bool:
+    """Whether the file is there now. Without space for it the session is not registered: to lock
+    the folder instead would shut out all other clients. If this agent is left behind, it ends once
+    heartbeats are missing.
+    """
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        return False
+    return True
+
+
+def _forget_killed(folder: Path, token: str) -> None:
+    """Remove the files of agents that were killed, except that of this client."""
+    before_s = clock.now_ns() / 1e9 - _FORGOTTEN_S
+    for path in folder.iterdir():
+        if path.name == token or not _TOKEN.fullmatch(path.name):
+            continue
+        with suppress(OSError):  # another agent removes it, too
+            if path.stat().st_mtime < before_s and locks.holder_of(path) is None:
+                path.unlink()
 
 
 def _end_holder(holder: locks.Holder | None, waited_s: float, signalled: int) -> int:

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -184,6 +185,59 @@ def test_a_client_that_comes_back_at_once_takes_over_quickly(tmp_path: Path) -> 
             assert driver.facts().identity
             # It ended when it was asked to: nobody waited until it had to be killed.
             assert others.processes[0].wait(PATIENCE_S) != -signal.SIGKILL
+
+
+@pytest.fixture
+def crowded(tmp_path: Path) -> Iterator[Path]:
+    """The folder of an agent's files, on a file system on which no file can be created."""
+    runtime = tmp_path / "home/run"
+    runtime.mkdir(parents=True)
+    words = ["mount", "-t", "tmpfs", "-o", "nr_inodes=5", "none"]
+    subprocess.run([*words, str(runtime)], check=True)
+    try:
+        (runtime / "agents").mkdir(mode=0o700)
+        with suppress(OSError):
+            for number in range(9):
+                (runtime / str(number)).touch()
+        yield runtime / "agents"
+    finally:
+        subprocess.run(["umount", "-l", str(runtime)], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
+def test_clients_do_not_shut_each_other_out_where_no_file_can_be_created(
+    tmp_path: Path, crowded: Path
+) -> None:
+    path = block(tmp_path, "v")
+    with agents(tmp_path / "home") as one, agents(tmp_path / "home") as other:
+        first, second = remote(one, path), remote(other, path)
+        with first.lock("mirrord update x"):
+            assert second.facts().identity == first.facts().identity
+            with pytest.raises(Busy), second.lock("mirrord update y"):
+                pass
+        with second.lock("mirrord update y"):
+            pass
+        (crowded.parent / "0").unlink()
+        (crowded.parent / "1").unlink()
+        one.session().close()  # it comes back, and its agent can have a file now
+        assert first.facts().identity == second.facts().identity
+        assert len(list(crowded.iterdir())) == 1
+
+
+def test_the_file_of_an_agent_that_was_killed_is_removed_later(tmp_path: Path) -> None:
+    runtime = tmp_path / "home/run/agents"
+    with agents(tmp_path / "home") as killed, agents(tmp_path / "home") as living:
+        remote(killed, tmp_path / "none").facts()
+        remote(living, tmp_path / "none").facts()
+        killed.kill()
+        for file in runtime.iterdir():
+            os.utime(file, (time.time() - 7200,) * 2)
+        with agents(tmp_path / "home") as third:
+            remote(third, tmp_path / "none").facts()
+            names = {file.name for file in runtime.iterdir()}
+            assert names == {living._token, third._token}
+        # A client that comes back is not hindered by its own old file.
+        assert remote(killed, tmp_path / "none").facts()
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])

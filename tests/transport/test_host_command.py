@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -93,6 +94,12 @@ def test_from_nothing_to_a_connection(
     found = json.loads(capsys.readouterr().out)
     assert found["status"] == "done" and found["took_s"] < 5
     assert found["allowed"] == "send=/data/a b, receive=/backup/a, append-only"
+    # What fails there is told as of there.
+    there = etc.parent / "there/run"
+    shutil.rmtree(there)
+    there.touch()
+    assert run(["host", "check", "dr"]) == 1
+    assert f"error: dr: {there}: a file operation failed" in capsys.readouterr().err
 
 
 def test_the_forced_command_is_quoted_as_sshd_takes_it(sshd: Sshd) -> None:
