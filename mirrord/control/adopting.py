@@ -171,13 +171,12 @@ def _record(driver: Driver, wanted: str) -> Relationship:
         for mirror_id in damaged:
             driver.relationship(mirror_id)  # `Fenced` when a newer mirrord wrote it
         why = f"it has those of {names}" if names else "it has none"
+        hint = "Give the endpoint of a volume that was an end of the mirror."
+        if damaged:
+            why = f"its record of {', '.join(damaged)} is damaged"
+            hint = "Give the endpoint of the mirror's other end, or of another member."
         raise NotFound(
-            "the volume has no such relationship record",
-            where=str(driver),
-            why=why if not damaged else f"its record of {', '.join(damaged)} is damaged",
-            hint="Give the endpoint of a volume that was an end of the mirror."
-            if not damaged
-            else "Give the endpoint of the mirror's other end, or of another member.",
+            "the volume has no such relationship record", where=str(driver), why=why, hint=hint
         )
     if len(chosen) > 1:
         raise UsageError(

@@ -5,10 +5,12 @@ No data is overwritten: the losing side of a resync is kept as a `diverged` snap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from mirrord.catalogue.arguments import Arguments
+from mirrord.catalogue.store import Operation
 from mirrord.config.together import check_together
 from mirrord.core import names
 from mirrord.core.endpoint import parse_endpoint
@@ -40,6 +42,7 @@ from mirrord.engine.mirror import (
     check_there,
     one_line,
     pick_snapshot,
+    tolerated,
 )
 from mirrord.engine.parts import Ends
 from mirrord.engine.recovery import Recovered
@@ -113,19 +116,19 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
         chosen = pick_snapshot(mirror, snapshot) if snapshot is not None else None
         guid, epoch = chosen.guid if chosen else None, relation.next_epoch(mirror)
         arguments = Arguments(guid=guid or "", epoch=epoch)
-        trouble += _tolerated(lambda: mirror.catalogue.begin(mirror.id, "break", arguments))
-        _tolerated(lambda: relation.begin_epoch(mirror, epoch, Intent.BROKEN_OFF, alone=True))
+        trouble += tolerated(lambda: mirror.catalogue.begin(mirror.id, "break", arguments))
+        tolerated(lambda: relation.begin_epoch(mirror, epoch, Intent.BROKEN_OFF, alone=True))
         try:
             failover_steps.make_live(mirror.destination, guid)
         except (MirrordError, OSError):
             # Recovery must not do it later, unexpectedly.
-            _tolerated(lambda: mirror.catalogue.end(mirror.id))
+            tolerated(lambda: mirror.catalogue.end(mirror.id))
             raise
         event = "info", failover_steps.BROKEN_OFF
-        trouble += _tolerated(
+        trouble += tolerated(
             lambda: mirror.catalogue.end(mirror.id, state=State.BROKEN_OFF, event=event)
         )
-        _tolerated(lambda: relation.ensure(mirror))
+        tolerated(lambda: relation.ensure(mirror))
         note = " A running transfer was aborted first." if stopped else ""
         start = f" Its content is that of snapshot {chosen.name}." if chosen else ""
         lines = [
@@ -143,7 +146,7 @@ def _without_lost(mirror: Mirror, there: Members) -> list[str]:
     lost = [str(one) for one in mirror.destination.drivers if one not in there.drivers]
     return [
         f"a member is lost and was not made writable: {', '.join(lost)}",
-        *_tolerated(lambda: mirror.catalogue.end(mirror.id)),
+        *tolerated(lambda: mirror.catalogue.end(mirror.id)),
     ]
 
 
@@ -151,30 +154,32 @@ def _settle_for_break(mirror: Mirror) -> list[str]:
     """Clear an interrupted operation, so that it cannot interfere; returns what failed."""
     operation = mirror.catalogue.operation(mirror.id)
     if operation is None or operation.verb == Verb.BREAK.value:
-        return _tolerated(lambda: mirror.catalogue.end(mirror.id)) if operation else []
+        return tolerated(lambda: mirror.catalogue.end(mirror.id)) if operation else []
     if operation.verb in (Verb.RESYNC.value, Verb.REVERSE.value, Verb.RESTORE.value):
         # The source stays as the verb left it: it may be what failed.
+        trouble = tolerated(lambda: _unmix(mirror, operation))
         live = mirror.destination.facts().role is Role.LIVE
         event = ("warning", f"gave up an interrupted {operation.verb}: broken off")
         state = State.BROKEN_OFF if live else None
-        return _tolerated(lambda: mirror.catalogue.end(mirror.id, state=state, event=event))
+        end = partial(mirror.catalogue.end, mirror.id, state=state, event=event)
+        return trouble + tolerated(end)
 
     def settle() -> None:
         pending = recovery.recover(mirror, without_source=True).pending
         if pending is not None:
             recovery.drop(mirror, pending)
 
-    found = _tolerated(settle)
-    return found + _tolerated(lambda: mirror.catalogue.end(mirror.id)) if found else []
+    found = tolerated(settle)
+    return found + tolerated(lambda: mirror.catalogue.end(mirror.id)) if found else []
 
 
-def _tolerated(work: Callable[[], object]) -> list[str]:
-    """Run it; a failure becomes a list of one line."""
-    try:
-        work()
-    except (MirrordError, OSError) as error:
-        return [one_line(error)]
-    return []
+def _unmix(mirror: Mirror, operation: Operation) -> None:
+    """Members that a killed verb had set aside become live again: those that it had not reached
+    still are, and what the others show is of another moment.
+    """
+    there = mirror.destination
+    if recovery.loser(mirror, operation) is there and len(set(there.roles())) > 1:
+        recovery.put_back(operation, there, operation.arguments.name)
 
 
 def begin_test(mirror: Mirror, place: str) -> Result:

@@ -435,3 +435,12 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, MirrordError):
         return str(error)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def tolerated(work: Callable[[], object]) -> list[str]:
+    """Run it; a failure becomes a list of one line."""
+    try:
+        work()
+    except (MirrordError, OSError) as error:
+        return [one_line(error)]
+    return []
