@@ -225,7 +225,7 @@ class Volume(abc.ABC):
 
     @abc.abstractmethod
     def relationships(self) -> dict[str, Relationship | None]:
-        """The relationship records stored with the volume, by mirror id; None: a damaged one."""
+        """Its relationship records, by mirror id; None: damaged. Promote and rollback keep them."""
 
     def relationship(self, mirror_id: Name) -> Relationship | None:
         """The record of that mirror; None when it is missing or damaged."""
@@ -233,11 +233,11 @@ class Volume(abc.ABC):
 
     @changing
     def relate(self, record: Relationship, after: int) -> None:
-        """Replace the mirror's record, whose epoch is `after` (0: it is missing or damaged), in one
-        step. `Fenced` when it has another epoch; does nothing when the same record already exists.
-        The record is kept by promote and rollback. Not for an ABSENT place.
+        """Replace the mirror's record, whose epoch is `after` (0: missing or damaged), in one step;
+        nothing when it is the same. `Fenced`: another epoch, or a newer mirrord's. Not when ABSENT.
         """
         with self.lock(f"mirrord {record.name}"):
+            self.relationship(record.mirror_id)  # `Fenced` when it is a newer mirrord's
             if replaces(self.relationships(), record, after, str(self)):
                 self._relate(record)
 

@@ -73,7 +73,6 @@ class FileRecords(Volume):
         records = self._records()
         if records is None:
             raise not_a_mirror(str(self))
-        self.relationship(record.mirror_id)  # it may be a newer mirrord's by now
         op, folder = self._op("RELATE"), records / _RELATIONSHIPS
 
         def write() -> None:

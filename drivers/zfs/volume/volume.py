@@ -140,8 +140,10 @@ class ZfsDataset(Driver, Clones, Pool):
             return None
         name = relationships.property_of(mirror_id)
         known = self.fence is not None and self.fence.mirror_id == mirror_id
-        every = {} if known else relationships.stored(volume.name, str(self))
-        value = volume.local(name) if known else every.get(name)
+        if known:
+            value = volume.local(name)
+        else:
+            value = relationships.stored(volume.name, str(self)).get(name)
         return relationship.decode_stored(value, mirror_id, str(self)) if value else None
 
     def _relate(self, record: Relationship) -> None:
