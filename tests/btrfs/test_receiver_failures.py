@@ -178,7 +178,7 @@ def thin(*, spare_mib: int) -> Iterator[tuple[Path, Path]]:
         with (store / "image").open("wb") as image:
             image.write(bytes(130 * MIB))
             image.truncate(600 * MIB)
-        run("mkfs.btrfs", "-q", "-f", "-K", store / "image")
+        btrfs.make_filesystem(store / "image", "-K")
         run("mount", "-o", "loop,nodiscard", store / "image", mount)
         undo.callback(btrfs.unmount, mount)
         yield mount, store
@@ -234,7 +234,7 @@ def failing(mib: int) -> Iterator[tuple[Path, Callable[[], None]]]:
         undo.callback(os.close, descriptor)
         os.truncate(descriptor, 400 * MIB)
         image, mount = f"/proc/{os.getpid()}/fd/{descriptor}", Path(folder)
-        run("mkfs.btrfs", "-q", "-f", "-K", image)
+        btrfs.make_filesystem(image, "-K")
         run("mount", "-o", "loop,nodiscard", image, mount)
         undo.callback(btrfs.unmount, mount)
 

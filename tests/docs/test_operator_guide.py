@@ -110,7 +110,10 @@ done
 mkdir -p root/etc/systemd/system root/usr/local/sbin
 for disk in data backup newdisk; do
     truncate -s 512M "$disk.image"
-    mkfs.btrfs -q -f "$disk.image" > /dev/null 2>&1
+    tries=0
+    until mkfs.btrfs -q -f "$disk.image"; do  # fails while a loop device of another is given back
+        tries=$((tries + 1)); [ $tries -lt 50 ]
+    done > /dev/null 2>&1
     mkdir -p "root/$disk"
     mount -o loop "$disk.image" "root/$disk"
 done

@@ -60,7 +60,7 @@ def disks(tmp_path: Path) -> Iterator[Disks]:
         image = tmp_path / name
         with image.open("wb") as file:
             file.truncate(256 << 20)
-        subprocess.run(["mkfs.btrfs", "-q", image], check=True, capture_output=True)
+        btrfs.make_filesystem(image)
         images.append(image)
     with btrfs.folders() as (below, _there):
         made = Disks(below, images[0], images[1], tmp_path / "home")

@@ -241,7 +241,7 @@ def test_the_client_is_bounded_too() -> None:
 LOOKING = {
     "facts", "lock", "unlock", "snapshots", "own_snapshots", "base_left", "members",
     "changed_since", "delta", "changes", "send", "stagings", "writers", "is_marked",
-    "relationships", "relationship", "set_fence",
+    "relationships", "relationship", "in_use", "set_fence",
     "divergence", "verify_step", "verify_end", "verify_nodes", "verify_blocks", "verify_read",
 }  # fmt: skip
 #: A pause is made by a program of its own, which locks what it pauses.

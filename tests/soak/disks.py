@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from tests.soak.history import Violation
+from tests.support.btrfs import make_filesystem
 
 _FILL = "fill"
 _PATIENCE_S = 30.0
@@ -28,7 +29,7 @@ class Disk:
         self.mount.mkdir()
         with self.image.open("wb") as file:
             file.truncate(size_mib << 20)
-        subprocess.run(["mkfs.btrfs", "-q", self.image], check=True, capture_output=True)
+        make_filesystem(self.image)
         self.attach()
 
     def attach(self) -> None:

@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -23,8 +24,8 @@ import pytest
 from tests.support.files import change, digest, fill, reflink
 from tests.support.mounts import unmount
 
-__all__ = ["change", "close_shared", "digest", "filesystem", "fill", "folders", "make_subvolume"]
-__all__ += ["reflink", "require_btrfs", "scrub", "unmount"]
+__all__ = ["change", "close_shared", "digest", "filesystem", "fill", "folders", "make_filesystem"]
+__all__ += ["make_subvolume", "reflink", "require_btrfs", "scrub", "unmount"]
 
 _MEMORY = Path("/dev/shm")
 #: Images are kept in memory only where so much is left besides: a full test disk has 3 GiB.
@@ -33,6 +34,7 @@ _SHARED_MIB = 8192
 #: Every subvolume's root has this inode number.
 _ROOT_INODE = 256
 _IOC_SYNC = 0x9408
+_PATIENCE_S = 60.0
 _numbers = itertools.count(1)
 _undo = ExitStack()
 _shared: list[Path] = []
@@ -56,6 +58,20 @@ def require_btrfs() -> None:
     pytest.fail(f"{why}; set MIRRORD_TEST_UNPRIVILEGED=1 to skip the tests that need it")
 
 
+def make_filesystem(image: Path | str, *options: str) -> None:
+    """mkfs.btrfs, with patience: it asks each mounted loop device what is in it, and fails when one
+    of another test is given back at that moment.
+    """
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while True:
+        words = ["mkfs.btrfs", "-q", "-f", *options, image]
+        made = subprocess.run(words, check=False, capture_output=True, text=True)
+        if made.returncode == 0:
+            return
+        if "cannot check mount status" not in made.stderr or time.monotonic() > deadline_s:
+            raise RuntimeError(f"mkfs.btrfs {image}: {made.stderr.strip()}")
+
+
 @contextmanager
 def filesystem(*, size_mib: int = 1024, options: str = "") -> Iterator[Path]:
     """The mount point of a fresh btrfs file system, mounted whole, gone afterwards."""
@@ -67,7 +83,7 @@ def filesystem(*, size_mib: int = 1024, options: str = "") -> Iterator[Path]:
         mount.mkdir()
         with image.open("wb") as file:
             file.truncate(size_mib << 20)
-        subprocess.run(["mkfs.btrfs", "-q", "-f", image], check=True, capture_output=True)
+        make_filesystem(image)
         flags = "loop" + (f",{options}" if options else "")
         subprocess.run(["mount", "-o", flags, image, mount], check=True)
         undo.callback(unmount, mount)

@@ -9,6 +9,7 @@ import random
 import shutil
 import sys
 import tarfile
+from contextlib import suppress
 from pathlib import Path
 
 from mirrord.core.errors import IoFailed, MirrordError
@@ -18,6 +19,7 @@ FILES = 3000
 _IMAGE_BYTES = 3 << 30
 _BIG_BYTES = 512 << 20
 _TIMEOUT_S = 120.0
+_TRIES = 5
 
 
 def open_place(folder: Path) -> Place:
@@ -48,6 +50,17 @@ def must(*arguments: str) -> str:
     return done.output
 
 
+def _make_filesystem(image: Path) -> None:
+    """mkfs.btrfs asks each mounted loop device what is in it: it fails, and may be tried again,
+    when one of somebody else is detached at that moment.
+    """
+    for _ in range(_TRIES - 1):
+        with suppress(IoFailed):
+            must("mkfs.btrfs", "-q", str(image))
+            return
+    must("mkfs.btrfs", "-q", str(image))
+
+
 class BtrfsPlace:
     """Two btrfs file systems, each in a sparse image on a loop device."""
 
@@ -68,7 +81,7 @@ class BtrfsPlace:
             with image.open("wb") as file:
                 file.truncate(_IMAGE_BYTES)
             mount.mkdir()
-            must("mkfs.btrfs", "-q", str(image))
+            _make_filesystem(image)
             must("mount", "-t", "btrfs", "-o", "loop", str(image), str(mount))
             self._mounted.append(mount)
         must("btrfs", "subvolume", "create", str(self.home))
