@@ -38,7 +38,8 @@ class SiteRecord(NamedTuple):
 class Relationship(NamedTuple):
     """The record. epoch: from 1. source: the name of the source site. controller: the identity of
     the catalogue whose commands the volumes accept. in_sync_until_ns: until when the destination
-    certainly had every acknowledged write; None where no mode guarantees that.
+    certainly had every acknowledged write; None where no mode guarantees that. set_aside: the name
+    under which the verb that began this epoch keeps what it sets aside, or "".
     """
 
     mirror_id: str
@@ -49,6 +50,7 @@ class Relationship(NamedTuple):
     controller: str
     intent: Intent = Intent.MIRRORED
     in_sync_until_ns: int | None = None
+    set_aside: str = ""
 
     def site(self, *, source: bool) -> SiteRecord:
         """The site in that role."""
@@ -67,6 +69,7 @@ class Relationship(NamedTuple):
             "controller": self.controller,
             "intent": self.intent.value,
             "in_sync_until_ns": self.in_sync_until_ns,
+            "set_aside": self.set_aside,
         }
 
 
@@ -219,7 +222,7 @@ def _from_dict(document: Mapping[str, Any]) -> Relationship:
     sites = tuple(
         SiteRecord(_word(name), tuple(map(_text, ends))) for name, ends in document["sites"].items()
     )
-    until_ns = document["in_sync_until_ns"]
+    until_ns, set_aside = document["in_sync_until_ns"], document.get("set_aside", "")
     found = Relationship(
         mirror_id=_word(document["mirror_id"]),
         name=_word(document["name"]),
@@ -229,6 +232,7 @@ def _from_dict(document: Mapping[str, Any]) -> Relationship:
         controller=_word(document["controller"]),
         intent=Intent(document["intent"]),
         in_sync_until_ns=None if until_ns is None else _number(until_ns),
+        set_aside=set_aside and _text(set_aside),
     )
     if len(sites) != 2 or found.source not in document["sites"]:
         raise ValueError("it must name two sites, one of which is the source")

@@ -10,7 +10,6 @@ from functools import partial
 from typing import NamedTuple
 
 from mirrord.catalogue.arguments import Arguments
-from mirrord.catalogue.store import Operation
 from mirrord.config.together import check_together
 from mirrord.core import names
 from mirrord.core.endpoint import parse_endpoint
@@ -152,12 +151,12 @@ def _without_lost(mirror: Mirror, there: Members) -> list[str]:
 
 def _settle_for_break(mirror: Mirror) -> list[str]:
     """Clear an interrupted operation, so that it cannot interfere; returns what failed."""
+    trouble = tolerated(lambda: failover_steps.put_back_members(mirror))
     operation = mirror.catalogue.operation(mirror.id)
     if operation is None or operation.verb == Verb.BREAK.value:
-        return tolerated(lambda: mirror.catalogue.end(mirror.id)) if operation else []
+        return trouble + (tolerated(lambda: mirror.catalogue.end(mirror.id)) if operation else [])
     if operation.verb in (Verb.RESYNC.value, Verb.REVERSE.value, Verb.RESTORE.value):
         # The source stays as the verb left it: it may be what failed.
-        trouble = tolerated(lambda: _unmix(mirror, operation))
         live = mirror.destination.facts().role is Role.LIVE
         event = ("warning", f"gave up an interrupted {operation.verb}: broken off")
         state = State.BROKEN_OFF if live else None
@@ -170,16 +169,7 @@ def _settle_for_break(mirror: Mirror) -> list[str]:
             recovery.drop(mirror, pending)
 
     found = tolerated(settle)
-    return found + tolerated(lambda: mirror.catalogue.end(mirror.id)) if found else []
-
-
-def _unmix(mirror: Mirror, operation: Operation) -> None:
-    """Members that a killed verb had set aside become live again: those that it had not reached
-    still are, and what the others show is of another moment.
-    """
-    there = mirror.destination
-    if recovery.loser(mirror, operation) is there and len(set(there.roles())) > 1:
-        recovery.put_back(operation, there, operation.arguments.name)
+    return trouble + (found + tolerated(lambda: mirror.catalogue.end(mirror.id)) if found else [])
 
 
 def begin_test(mirror: Mirror, place: str) -> Result:

@@ -62,9 +62,9 @@ def _begin_epoch(
     mirror: Mirror, operation: Operation, intent: Intent, *, turned: bool = False
 ) -> None:
     """The first effect of a confirmed verb."""
-    epoch = operation.arguments.epoch
+    epoch, name = operation.arguments.epoch, operation.arguments.name
     if epoch is not None:
-        relation.begin_epoch(mirror, epoch, intent, turned=turned)
+        relation.begin_epoch(mirror, epoch, intent, set_aside=name, turned=turned)
 
 
 def _break(mirror: Mirror, operation: Operation) -> Finished:
@@ -84,6 +84,24 @@ def make_live(destination: Driver, guid: str | None = None) -> None:
     with suppress(MirrordError):
         for staging in destination.stagings():
             destination.discard(staging.transfer_id)
+
+
+def put_back_members(mirror: Mirror) -> None:
+    """Members that a killed resync or reverse had set aside become live again: those that it had
+    not reached still are, and what the others show is of another moment. By the record: the
+    catalogue may be lost. An older verb's has newer snapshots beside it, and is none of this.
+    """
+    there, known = mirror.destination, mirror.relation.known
+    if known is None or known.intent is not Intent.MIRRORED or len(set(there.roles())) == 1:
+        return
+    sequence = names.sequence_of(known.set_aside, mirror.id)
+    newest = max((names.sequence_of(one.name, mirror.id) for one in there.snapshots()), default=0)
+    if not sequence or sequence < newest:
+        return
+    bare = there.put_back(known.set_aside)
+    if len(bare) < len(there.drivers):
+        for driver in bare:  # it is live, or had no changes of its own
+            driver.promote()
 
 
 def _resync(mirror: Mirror, operation: Operation) -> Finished:

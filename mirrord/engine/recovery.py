@@ -139,7 +139,7 @@ def _recover_switch(mirror: Mirror, operation: Operation) -> Recovered:
         return Recovered()
     if operation.verb == Verb.BREAK.value:
         return _finish_unasked(mirror, operation)
-    with failover_steps.held(mirror, operation), _frozen(loser(mirror, operation)):
+    with failover_steps.held(mirror, operation), _frozen(_loser(mirror, operation)):
         return _finish_unasked(mirror, operation)
 
 
@@ -203,7 +203,7 @@ def undecided(mirror: Mirror, operation: Operation) -> str:
     """Why a verb cannot be finished without asking, or ""."""
     if operation.verb == Verb.BREAK.value:
         return ""
-    where = loser(mirror, operation)
+    where = _loser(mirror, operation)
     marks = where.marks(operation.arguments.mark)
     found = (_undecided_of(operation, *one) for one in zip(where.drivers, marks, strict=True))
     return "; ".join(why for why in found if why)
@@ -226,7 +226,7 @@ def _undecided_of(operation: Operation, where: Driver, mark: str) -> str:
     return f"{where} was made writable after {began:%Y-%m-%d %H:%M:%S}"
 
 
-def loser(mirror: Mirror, operation: Operation) -> Members:
+def _loser(mirror: Mirror, operation: Operation) -> Members:
     """The end whose live volume the verb sets aside; a reverse may have swapped them already."""
     if operation.verb == Verb.RESYNC.value:
         return mirror.destination
@@ -248,12 +248,12 @@ def _give_up(mirror: Mirror, operation: Operation) -> None:
     verb, name = Verb(operation.verb), operation.arguments.name
     state: State | None = None
     confirmed: Confirmed | None = None
-    where = loser(mirror, operation)
+    where = _loser(mirror, operation)
     if verb is Verb.REVERSE and nothing_switched(mirror, operation):
         confirmed = _settle_last_update(mirror, operation)
     elif verb is not Verb.BREAK:
         done = verb is Verb.RESTORE and operation.phase == "transferred"
-        if Role.MIRROR in where.roles() and (done or put_back(operation, where, name)):
+        if Role.MIRROR in where.roles() and (done or _put_back(operation, where, name)):
             finished = failover_steps.finish(mirror, operation)
             if finished.mirror.definition is not mirror.definition:
                 raise Turned
@@ -269,7 +269,7 @@ def _give_up(mirror: Mirror, operation: Operation) -> None:
     )
 
 
-def put_back(operation: Operation, where: Members, name: str) -> bool:
+def _put_back(operation: Operation, where: Members, name: str) -> bool:
     """Make what was set aside live again; True: nothing was, so the verb can be finished."""
     for staging in where.stagings():
         where.discard(staging.transfer_id)

@@ -231,20 +231,30 @@ def is_over(mirror: Mirror, epoch: int) -> bool:
 
 
 def begin_epoch(
-    mirror: Mirror, epoch: int, intent: Intent, *, turned: bool = False, alone: bool = False
+    mirror: Mirror,
+    epoch: int,
+    intent: Intent,
+    *,
+    set_aside: str = "",
+    turned: bool = False,
+    alone: bool = False,
 ) -> None:
     """Raise the epoch at both ends, where that is not done yet. `Fenced` when another command
     did so first.
 
-    turned: from now on the destination is the source. alone: the record is not written at the
-    source, which may not answer; the next verb that reaches it does so. An append-only end that has
-    a record keeps it.
+    set_aside: see `Relationship`. turned: from now on the destination is the source. alone: the
+    record is not written at the source, which may not answer; the next verb that reaches it does
+    so. An append-only end that has a record keeps it.
     """
     if mirror.relation.known is None:
         ensure(mirror)
         assert mirror.relation.known is not None
     record = _wanted(mirror, mirror.relation.known)._replace(
-        epoch=epoch, intent=intent, controller=mirror.relation.controller, in_sync_until_ns=None
+        epoch=epoch,
+        intent=intent,
+        controller=mirror.relation.controller,
+        in_sync_until_ns=None,
+        set_aside=set_aside,
     )
     if turned:
         record = record._replace(source=mirror.definition.destination_site)

@@ -29,7 +29,7 @@ def test_a_record_is_there_for_whoever_asks(lab: Lab) -> None:
         assert driver.relationships() == {}
         driver.relate(FIRST, 0)
         driver.relate(FIRST, 0)
-    other = FIRST._replace(mirror_id="m2", in_sync_until_ns=123)
+    other = FIRST._replace(mirror_id="m2", in_sync_until_ns=123, set_aside="diverged.m2.x")
     source.relate(other, 0)
     assert lab.source().relationships() == {MIRROR: FIRST, "m2": other}
     assert lab.destination().relationships() == {MIRROR: FIRST}

@@ -237,7 +237,7 @@ def test_only_the_members_that_were_changed_have_something_to_keep(ready: SetWor
     assert all(s.kind is SnapshotKind.REFERENCE for s in ready.lab.destination().snapshots())
 
 
-@pytest.mark.parametrize("given_up_by", ["abort", "break"])
+@pytest.mark.parametrize("given_up_by", ["abort", "break", "break without catalogue"])
 @pytest.mark.parametrize("changed", [0, 1, 2])
 def test_a_switch_that_is_given_up_puts_back_each_member(
     ready: SetWorld, changed: int, given_up_by: str
@@ -263,6 +263,8 @@ def test_a_switch_that_is_given_up_puts_back_each_member(
         if given_up_by == "abort":
             ready.service.abort(NAME, hard=True)
         else:
+            if given_up_by != "break":
+                lost_catalogue(ready)
             ready.service.break_off(NAME)
         assert set(ready.lab.destination().roles()) == {Role.LIVE}, number
         if given_up_by == "abort" or number < 3:  # (all were set aside: they are of one moment)
