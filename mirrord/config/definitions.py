@@ -145,7 +145,7 @@ class Definitions:
     def _rewrite(self, op: str, known: Definition, text: str) -> Definition:
         """Replace the text of a definition, if it is valid for the current direction."""
         definition = parse(known.name, text, known.file, known.source_site)
-        files.write_atomic(op, known.file, text.encode())
+        files.rewrite(op, known.file, text.encode())
         return definition
 
     def remove(self, name: str) -> None:

@@ -79,5 +79,5 @@ def _record(paths: Paths, found: list[Migrated]) -> None:
 
 def _write(one: Migrated) -> None:
     file = Path(one.definition.file)
-    files.write_atomic("MIGRATE:COPY", _copy_of(one), file.read_bytes())
-    files.write_atomic("MIGRATE:DEFINITION", file, one.after.encode())
+    files.write_atomic("MIGRATE:COPY", _copy_of(one), file.read_bytes(), like=file)
+    files.rewrite("MIGRATE:DEFINITION", file, one.after.encode())

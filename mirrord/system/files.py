@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mirrord.system import clock, steps
@@ -70,17 +71,29 @@ def sync_device(op: str, path: str | Path) -> None:
 
 
 def write_atomic(
-    op: str, path: str | Path, data: bytes, *, mode: int = 0o644, durable: bool = True
+    op: str,
+    path: str | Path,
+    data: bytes,
+    *,
+    mode: int = 0o644,
+    like: Path | None = None,
+    durable: bool = True,
 ) -> None:
     """Replace the file at `path` by `data` in one durable step; a crash leaves the old or new file.
 
-    durable: False: does not wait for the disk; after a power failure the file may also be empty.
+    like: a file whose permissions and owner it gets. durable: False: does not wait for the disk;
+    after a power failure the file may also be empty.
     """
     path = Path(path)
     beside = path.with_name(f".{path.name}.new")
     steps.reached(f"{op}:WRITE")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     with opened(beside, flags, mode) as descriptor:
+        if like is not None:
+            model = like.stat()
+            with suppress(PermissionError):  # only root can give it to another user
+                os.fchown(descriptor, model.st_uid, model.st_gid)
+            os.fchmod(descriptor, stat.S_IMODE(model.st_mode))
         view = memoryview(data)
         while view:
             view = view[os.write(descriptor, view) :]
@@ -91,6 +104,14 @@ def write_atomic(
     else:
         steps.reached(f"{op}:RENAME")
         beside.rename(path)
+
+
+def rewrite(op: str, path: str | Path, data: bytes) -> None:
+    """Replace the content of a user's file in one durable step: a symbolic link to it, its
+    permissions and its owner stay.
+    """
+    file = Path(path).resolve(strict=True)
+    write_atomic(op, file, data, like=file)
 
 
 def rename(op: str, old: str | Path, new: str | Path, *, leaving: bool = False) -> None:

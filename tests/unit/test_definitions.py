@@ -394,6 +394,20 @@ def test_directions_decide_what_fits_together(tmp_path: Path) -> None:
         folder.load("home", "berlin")
 
 
+def test_a_change_keeps_a_link_to_the_file_and_its_permissions(tmp_path: Path) -> None:
+    """Definitions may be kept elsewhere, and their hooks may name what others must not read."""
+    file = tmp_path / "kept elsewhere"
+    file.write_text(GOOD)
+    file.chmod(0o640)
+    folder = tmp_path / "mirrors.d"
+    folder.mkdir()
+    (folder / "home.toml").symlink_to(file)
+    Definitions(folder).set_throttle("home", "5MiB/s")
+    assert 'throttle = "5MiB/s"' in file.read_text()
+    assert (folder / "home.toml").readlink() == file
+    assert file.stat().st_mode & 0o7777 == 0o640
+
+
 @pytest.mark.parametrize("text", [GOOD, DIRECTED])
 def test_changes_keep_the_owners_words(tmp_path: Path, text: str) -> None:
     text += "# the end\n"

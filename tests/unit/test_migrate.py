@@ -177,6 +177,17 @@ def test_files_are_rewritten_once_and_kept(paths: Paths) -> None:
     assert [one.name for one in Definitions(paths.mirrors).all()] == ["home", "new"]
 
 
+def test_a_link_to_a_file_and_its_permissions_stay(paths: Paths, tmp_path: Path) -> None:
+    link, file = write(paths, OLD), tmp_path / "kept elsewhere"
+    link.rename(file)
+    file.chmod(0o600)
+    link.symlink_to(file)
+    migrate(paths, [], dry_run=False)
+    assert link.readlink() == file and file.read_text() == NEW
+    copy = link.with_name("home.toml.before-migrate")
+    assert [one.stat().st_mode & 0o7777 for one in (file, copy)] == [0o600, 0o600]
+
+
 def test_an_earlier_copy_is_not_overwritten(paths: Paths) -> None:
     file = write(paths, OLD)
     copy = file.with_name("home.toml.before-migrate")
