@@ -12,7 +12,7 @@ from mirrord.core.states import Activity, Already, State, Verb
 from mirrord.core.units import format_duration, format_size
 from mirrord.drivers.live import Live
 from mirrord.drivers.refusals import image_in_use, image_not_empty, images_differ_in_size
-from mirrord.engine import direction, preempt
+from mirrord.engine import direction, preempt, rights
 from mirrord.engine.mirror import one_line
 from mirrord.live.mirror import LiveMirror
 from mirrord.system import clock
@@ -256,6 +256,7 @@ def reverse(mirror: LiveMirror, *, yes: bool) -> Result:
         mirror.start()
         source, destination = mirror.source, mirror.destination
         broken = mirror.state is State.BROKEN_OFF
+        rights.check_live_turn(source, destination)
         if not destination.live_status().is_primary:
             _demand_in_sync(mirror)
         if not yes:

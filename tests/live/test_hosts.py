@@ -106,10 +106,32 @@ def test_what_a_peer_may_not_do(tmp_path: Path) -> None:
         remote.initialize()
         assert "may only append" in remote.home.refused("break", "db")
         remote.home.refused("create", "x", remote.ends[0], f"image://dr{tmp_path}/c/x.img")
+        remote.home.run("serve", "db")
+        refusal = remote.home.refused("reverse", "db", "--yes")
+        assert "the destination cannot become the source" in refusal
+        assert "append-only access" in refusal
+        qemu_io(remote.home.uri(), "write -P 1 0 4k", "flush")  # its clients are still served
     finally:
         remote.home.run("delete", "db", "--yes")
         assert remote.destination.pid is not None
         os.kill(remote.destination.pid, 9)
+        remote.close()
+
+
+def test_a_reverse_needs_the_right_to_receive_at_the_source(tmp_path: Path) -> None:
+    """That host permits to send only: nothing is changed, and clients stay connected."""
+    remote = Remote(tmp_path, "--allow", f"send={tmp_path}/b")
+    remote.ends.reverse()
+    remote.source.path.rename(remote.destination.path)
+    socket = f"{tmp_path}/b/s"
+    try:
+        remote.initialize()
+        remote.home.run("serve", "db", "--socket", socket)
+        refusal = remote.home.refused("reverse", "db", "--yes")
+        assert "the source cannot become the destination" in refusal
+        assert "may not receive into it" in refusal
+        qemu_io(f"nbd+unix:///?socket={socket}", "write -P 1 0 4k", "flush")
+    finally:
         remote.close()
 
 
