@@ -6,7 +6,6 @@ that it needs: a command's start is part of its manners.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TypeVar
 
 from mirrord.control.command import Call
@@ -53,15 +52,15 @@ class Service(Opener):
             return False
         return now is not None and now.id == definition.id and now.pairs != definition.pairs
 
-    def verify_known(self, definition: Definition, check: Callable[[], None]) -> Result:
-        """Verify as a definition says that the service does. check: raises when it is to end."""
+    def verify_known(self, definition: Definition) -> Result:
+        """Verify as a definition says that the service does."""
         from mirrord.engine.verify import verify
 
         mode, parts = parse_mode(definition.verify.mode)
 
         def work(mirror: Mirror) -> Result:
             try:
-                with mirror.waiting.cancellable(check):
+                with mirror.waiting.cancellable(self.may_verify):
                     return verify(mirror, mode, parts=parts)
             except MirrordError as error:
                 if error.code not in ("aborted", "busy"):

@@ -52,6 +52,8 @@ class Opener:
         self.shared.drivers.btrfs_receiver = lambda: self.host.btrfs_receiver
         #: Whether a mirror's promise will break at the rate of its running transfer.
         self.rpo_at_risk: Callable[[str], bool] = lambda _name: False
+        #: Raises when a verification is to end.
+        self.may_verify: Callable[[], None] = lambda: None
 
     def close(self) -> None:
         """Close the catalogue."""

@@ -57,9 +57,7 @@ class Daemon:
         self.paths = paths
         self.host: Host = load_host(paths.host, zone=local_zone)
         self.limits = Limits(self.host)
-        self.workers = Workers(
-            paths, self.host, self.limits, lambda name: self.store.rpo_at_risk(name)
-        )
+        self.workers = Workers(paths, self.host, self.limits, lambda it: self.store.rpo_at_risk(it))
         self.timers = ApTimers(asyncio.get_running_loop())
         self._tasks = Tasks()
         self.background = self._tasks.begin
@@ -214,7 +212,8 @@ class Daemon:
 
     async def end(self, *, patience_s: float = 5.0) -> None:
         """Start no more runs; wait until the running ones finish or reach a checkpoint."""
-        self.scheduler.stopping = True  # (a verification ends then)
+        self.scheduler.stopping = True
+        self.workers.stopping.set()  # (verifications end then)
         self.timers.stop()
         self._watch.stop()
         self._steering.end()
@@ -394,7 +393,7 @@ class Daemon:
             return await self._dispatched(self.workers.report, call, to)
         value = await self._dispatched(self.workers.verb, call, to)
         name = str(value.data.get("name", "")) if isinstance(value, Result) else ""
-        if name := name or call.mirror:
+        if (name := name or call.mirror) and not self.scheduler.stopping:
             self._changes[name] += 1
             await self._refreshed(name)
         return value
@@ -473,7 +472,7 @@ class Daemon:
         except MirrordError as error:
             if acts:
                 self.numbers.failed(name, command.name, error.code)
-            if acts and command.lock is not Lock.ENDS_RUNS:
+            if acts and command.lock is not Lock.ENDS_RUNS and not self.scheduler.stopping:
                 self._changes[name] += 1
                 self.background(self.refresh(name))
             raise

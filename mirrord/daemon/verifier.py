@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from mirrord.core.errors import Aborted, MirrordError
+from mirrord.core.errors import MirrordError
 from mirrord.core.model import Definition
 from mirrord.daemon.journal import say
 from mirrord.daemon.known import Known
@@ -80,9 +80,7 @@ class Verifier:
         name, wrong = definition.name, ""
         facts = {"mirror": name, "verb": "verify", "cause": cause}
         try:
-            done = await self._workers.verify(
-                lambda service: service.verify_known(definition, self._check)
-            )
+            done = await self._workers.verify(lambda service: service.verify_known(definition))
             say("info" if done.status == "verified" else "error", done.text, **facts)
         except MirrordError as error:
             if error.code in ("aborted", "busy"):
@@ -96,11 +94,6 @@ class Verifier:
         if watched is not None and watched.definition.id == definition.id:
             watched.verify_error = wrong
             await self._refresh(name)
-
-    def _check(self) -> None:
-        """Called by the thread of a verification."""
-        if self._scheduler.stopping:
-            raise Aborted("the verification was ended", why="the daemon is stopping")
 
 
 def _missed(name: str) -> str:

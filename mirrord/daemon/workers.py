@@ -12,6 +12,7 @@ from typing import TypeVar
 from mirrord.config.host import Host
 from mirrord.control.api import Service
 from mirrord.control.shared import Shared
+from mirrord.core.errors import Aborted
 from mirrord.core.results import Silent, Watcher
 from mirrord.engine.limits import Limits
 from mirrord.system.paths import Paths
@@ -75,6 +76,8 @@ class Workers:
         self._services: list[Service] = []
         self._idle: list[Service] = []
         self._lock = threading.Lock()
+        #: Set when the daemon is stopping.
+        self.stopping = threading.Event()
         self.transfer = Crew(host.limits.transfers, "transfer", self._service)
         self.verb = Crew(VERBS, "verb", self._service)
         self.verify = Crew(VERIFICATIONS, "verify", self._service)
@@ -114,9 +117,14 @@ class Workers:
     def _made(self) -> Service:
         service = Service(self.paths, shared=self._shared)
         service.rpo_at_risk = self._rpo_at_risk
+        service.may_verify = self._may_verify
         service.share(self._host, self._limits)
         self._services.append(service)
         return service
+
+    def _may_verify(self) -> None:
+        if self.stopping.is_set():
+            raise Aborted("the verification was ended", why="the daemon is stopping")
 
     def close(self) -> None:
         """Wait for what runs, then close the catalogues."""

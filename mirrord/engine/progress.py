@@ -109,11 +109,12 @@ class RunFiles:
 
     def request_abort(self, by: str = "'mirrord abort'") -> None:
         """Ask the running verb to end. by: the source of the request, for the message."""
+        beside = self._abort.with_suffix(".abort.new")  # the verb may read it at any moment
         try:
-            self._abort.write_text(by)
+            beside.write_text(by)
+            beside.replace(self._abort)
         except OSError:
-            if not self._abort.exists():  # on a full disk it is empty, which is still a request
-                raise
+            self._abort.touch()  # on a full disk it is empty, which is still a request
 
     def check_abort(self) -> None:
         """Raise `Aborted` when that was requested."""

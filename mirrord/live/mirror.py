@@ -67,6 +67,11 @@ class LiveMirror:
         return self.definition.id
 
     @property
+    def waiting(self) -> Waiting:
+        """How this verb waits; both ends have the same."""
+        return self.source.waiting
+
+    @property
     def catalogue(self) -> Catalogue:
         """Where its state and history are recorded."""
         return self.book.catalogue

@@ -148,7 +148,6 @@ def _wait_compared(mirror: LiveMirror, end: Live) -> LiveStatus:
     """Wait for the end of a comparison. It is ended when it has stood still for too long."""
     seen_s = clock.monotonic_s()
     while (status := end.live_status()).verify.state == "running":
-        mirror.run.check_abort()
         if status.in_sync:
             seen_s = clock.monotonic_s()
         if clock.monotonic_s() - seen_s > _OUT_OF_SYNC_S:
@@ -161,7 +160,7 @@ def _wait_compared(mirror: LiveMirror, end: Live) -> LiveStatus:
                 f"({status.reason or status.mode})",
                 hint=f"Run it again when 'mirrord status {mirror.name}' says in sync.",
             )
-        clock.sleep_s(_POLL_S)
+        mirror.waiting.sleep_s(_POLL_S)
     return status
 
 

@@ -194,6 +194,22 @@ def test_the_daemon_is_restarted_while_clients_write(mirror: Mirror) -> None:
     mirror.assert_equal()
 
 
+def test_a_stop_of_the_daemon_ends_a_slow_comparison(mirror: Mirror) -> None:
+    home = mirror.home
+    mirror.initialize()
+    file = home.folder / "etc/mirrors.d/db.toml"
+    file.write_text(f'verify_rate = "32KiB/s"\n{file.read_text()}')  # minutes
+    home.start_daemon()
+    words = [*WORDS, "verify", "db"]
+    with subprocess.Popen(words, env=home.environment, stderr=subprocess.PIPE, text=True) as verify:
+        wait_until(lambda: mirror.source.status()["verify"]["state"] == "running", "the comparison")
+        home.stop_daemon()
+        _, said = verify.communicate(timeout=60)
+    assert verify.returncode == 1
+    assert said.startswith("error: the verification was ended: the daemon is stopping")
+    assert "unexpected" not in (home.folder / "daemon.log").read_text()
+
+
 def test_break_during_a_resync_goes_back(mirror: Mirror) -> None:
     home, size = mirror.home, 256 << 20
     os.truncate(mirror.source.path, size)

@@ -23,6 +23,7 @@ from mirrord.core.results import Result
 from mirrord.core.verification import VerifyMode, sample_parts
 
 if TYPE_CHECKING:
+    from mirrord.engine.mirror import Mirror
     from mirrord.live.mirror import LiveMirror
 
 
@@ -73,13 +74,14 @@ def verify(
                 where=f"mirror '{name}'",
                 hint=f"Run 'mirrord verify {name}', or with --repair.",
             )
-        return serving.verify(mirror, repair=repair)
+        with mirror.waiting.cancellable(service.may_verify):
+            return serving.verify(mirror, repair=repair)
 
-    return service.look(
-        name,
-        lambda mirror: engine.verify(mirror, mode, parts=parts, snapshot=snapshot, repair=repair),
-        live=live,
-    )
+    def work(mirror: Mirror) -> Result:
+        with mirror.waiting.cancellable(service.may_verify):
+            return engine.verify(mirror, mode, parts=parts, snapshot=snapshot, repair=repair)
+
+    return service.look(name, work, live=live)
 
 
 def _modes(full: bool, changed: bool, sample: str | None) -> dict[str, bool]:
