@@ -171,3 +171,22 @@ def test_a_reverse_without_the_rights_for_it_is_refused_before_it_begins(
     assert content(copy) == shown, "not even the update before the switch was made"
     site.service.update("home")
     assert content(copy) == content(source)
+
+
+def test_a_reverse_of_an_append_only_copy_is_refused_before_it_begins(site: Remote) -> None:
+    """What was committed there stays: this host may not make it the source."""
+    forced(site, "--append-only")
+    with btrfs.folders() as (here, there):
+        source, copy = btrfs.make_subvolume(here / "home"), there / "copy"
+        (source / "file").write_text("first")
+        site.create(f"btrfs:{source}", f"btrfs://dr{copy}")
+        site.service.initialize("home")
+        (source / "file").write_text("second")
+        done = site.cli("reverse", "home", "--yes")
+        error, hint = one_error(done.stderr)
+        assert done.returncode == 1
+        assert "the destination cannot become the source: this host has append-only access" in error
+        assert "Run the command on that host." in hint
+        assert (copy / "current/file").read_text() == "first", "it was not even updated before"
+        site.service.update("home")
+        assert (copy / "current/file").read_text() == "second"
