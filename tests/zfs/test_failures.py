@@ -74,6 +74,15 @@ def test_a_module_that_is_not_loaded_is_named(said: str) -> None:
     assert error.what == "the ZFS kernel module is not loaded" and "modprobe zfs" in error.hint
 
 
+def test_a_hint_can_be_pasted_into_a_shell_whatever_the_name() -> None:
+    """A name may have spaces."""
+    said = "cannot mount 'here/my data': encryption key not loaded\n"
+    error = failures.translate("zfs:X", ["zfs", "mount", "here/my data"], said)
+    assert "'here/my data' is not loaded" in error.what and "load-key 'here/my data'" in error.hint
+    error = failures.translate("zfs:X", ["zfs", "odd", "here/my data"], "odd\n")
+    assert error.hint.endswith("zfs odd 'here/my data'")
+
+
 def test_a_held_snapshot_says_who_holds_it() -> None:
     said = (
         "cannot destroy snapshot here/a@one: it's being held. Run 'zfs holds -r here/a@one' to see "

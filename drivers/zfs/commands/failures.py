@@ -71,17 +71,18 @@ def translate(
             "below": _below(stderr) or "'zfs list -t all -r' shows them",
             "holders": _holders(name, ask) if "{holders}" in rule.what else "",
         }
+        quoted = {key: shlex.quote(values[key]) for key in ("name", "dataset", "pool", "found")}
         return rule.kind(
             rule.what.format_map(values),
             where=where,
             why=rule.why.format_map(values),
-            hint=rule.hint.format_map(values),
+            hint=rule.hint.format_map({**values, **quoted}),
         )
     return IoFailed(
         f"'{' '.join(arguments[:2])}' failed",
         where=where,
         why=said or f"it ended with status {returncode} and without a message",
-        hint="Run it by hand for more details: " + " ".join(arguments)[:_SHOWN_MAX],
+        hint="Run it by hand for more details: " + shlex.join(arguments)[:_SHOWN_MAX],
     )
 
 
@@ -107,8 +108,8 @@ def _denied(
         f"the user {user} lacks {' and '.join(repr(each) for each in missing)} on '{dataset}'",
         where=where,
         why=said,
-        hint=f"As root: zfs allow -u {user} {','.join(missing)} {dataset}. All permissions that a "
-        "mirror needs are listed in docs/operator-guide.md ('ZFS without root').",
+        hint=f"As root: zfs allow -u {user} {','.join(missing)} {shlex.quote(dataset)}. All "
+        "permissions that a mirror needs: docs/operator-guide.md ('ZFS without root').",
     )
 
 
