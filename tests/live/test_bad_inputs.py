@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.live.lab import Client, End, Pair, Proxy, stamp, wait_until
+from tests.support.mounts import unmount
 from tests.support.ports import free_port
 
 MIB = 1 << 20
@@ -286,7 +287,7 @@ def device(pair: Pair, tmp_path: Path) -> Iterator[tuple[Path, Path]]:
     wait_until(lambda: image.stat().st_size == 8 * MIB, "the device")
     yield image, switch
     pair.stop()
-    subprocess.run(["umount", image], check=True)
+    unmount(image)
     mounted.wait(20)
 
 

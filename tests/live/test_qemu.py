@@ -17,6 +17,7 @@ import pytest
 
 from tests.live.command import qemu_io
 from tests.live.lab import Pair, wait_until
+from tests.support.mounts import unmount
 from tests.support.service import takes_clients
 
 SIZE = 8 << 20
@@ -120,5 +121,5 @@ def test_each_flush_reaches_the_replica_s_disk(
         assert disks[1].count("Flush") >= before + ROUNDS
     finally:
         pair.stop()
-        subprocess.run(["umount", image], check=True)
+        unmount(image)
         mounted.wait(20)

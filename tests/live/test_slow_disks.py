@@ -16,6 +16,7 @@ from mirrord.drivers.image import process
 from tests.live.command import WORDS, Image, Mirror
 from tests.live.kinds_of_io import EACH_IO, RINGLESS
 from tests.live.lab import Client, End, Pair, stamp, wait_until
+from tests.support.mounts import unmount
 from tests.support.service import takes_clients
 
 _SIZE = 8 << 20
@@ -44,7 +45,7 @@ def _disk(folder: Path, *words: str) -> Iterator[tuple[Path, subprocess.Popen[by
         stack.callback(server.kill)
         wait_until(lambda: takes_clients(socket), "the server")
         mounted = stack.enter_context(subprocess.Popen(["nbdfuse", image, "--unix", socket]))
-        stack.callback(lambda: subprocess.run(["umount", image], check=True))
+        stack.callback(unmount, image)
         wait_until(lambda: image.stat().st_size == _SIZE, "the device")
         try:
             yield image, server
