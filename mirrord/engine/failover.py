@@ -25,6 +25,7 @@ from mirrord.drivers.refusals import nothing_shown
 from mirrord.engine import (
     after_break,
     failover_steps,
+    half_switched,
     pinning,
     plan,
     preempt,
@@ -94,25 +95,30 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
         apart = mirror.source.remote and not mirror.destination.remote
         stack.enter_context(mirror.waiting.hurried(LOOK_S if apart else 0))
         there = mirror.destination.present()
+        was_live = set(there.roles()) == {Role.LIVE}
+        trouble = half_switched.put_back(mirror, there)
         if there is mirror.destination:
-            trouble = _settle_for_break(mirror)
+            trouble += _settle_for_break(mirror)
         else:
-            trouble = _without_lost(mirror, there)
+            trouble += _without_lost(mirror, there)
             mirror = Mirror(mirror.relation, Ends(mirror.source, there), mirror.context)
         facts = mirror.destination.facts()
         view = facts.view
         verdict = mirror.permit(Verb.BREAK)
         if facts.role is not Role.LIVE:
             check_there(facts, mirror)
-        if isinstance(verdict, Already) and set(there.roles()) == {Role.LIVE}:
+        if isinstance(verdict, Already) and was_live:
             if snapshot is not None:
                 raise Refused(
                     "the destination is already writable",
                     where=view,
                     hint=f"Run 'mirrord resync {mirror.name}' first, then break at that snapshot.",
                 )
-            return Result(verdict.status, f"'{mirror.name}' is already broken off.", {"view": view})
+            text = [f"'{mirror.name}' is already broken off.", *(f"Warning: {t}" for t in trouble)]
+            return Result(verdict.status, "\n".join(text), {"view": view, "warnings": trouble})
         chosen = pick_snapshot(mirror, snapshot) if snapshot is not None else None
+        if chosen is not None:
+            half_switched.check_begun(mirror, chosen)
         guid, epoch = chosen.guid if chosen else None, relation.next_epoch(mirror)
         arguments = Arguments(guid=guid or "", epoch=epoch)
         trouble += tolerated(lambda: mirror.catalogue.begin(mirror.id, "break", arguments))
@@ -151,17 +157,16 @@ def _without_lost(mirror: Mirror, there: Members) -> list[str]:
 
 def _settle_for_break(mirror: Mirror) -> list[str]:
     """Clear an interrupted operation, so that it cannot interfere; returns what failed."""
-    trouble = tolerated(lambda: failover_steps.put_back_members(mirror))
     operation = mirror.catalogue.operation(mirror.id)
     if operation is None or operation.verb == Verb.BREAK.value:
-        return trouble + (tolerated(lambda: mirror.catalogue.end(mirror.id)) if operation else [])
+        return tolerated(lambda: mirror.catalogue.end(mirror.id)) if operation else []
     if operation.verb in (Verb.RESYNC.value, Verb.REVERSE.value, Verb.RESTORE.value):
         # The source stays as the verb left it: it may be what failed.
         live = mirror.destination.facts().role is Role.LIVE
         event = ("warning", f"gave up an interrupted {operation.verb}: broken off")
         state = State.BROKEN_OFF if live else None
         end = partial(mirror.catalogue.end, mirror.id, state=state, event=event)
-        return trouble + tolerated(end)
+        return tolerated(end)
 
     def settle() -> None:
         pending = recovery.recover(mirror, without_source=True).pending
@@ -169,7 +174,7 @@ def _settle_for_break(mirror: Mirror) -> list[str]:
             recovery.drop(mirror, pending)
 
     found = tolerated(settle)
-    return trouble + (found + tolerated(lambda: mirror.catalogue.end(mirror.id)) if found else [])
+    return found + tolerated(lambda: mirror.catalogue.end(mirror.id)) if found else []
 
 
 def begin_test(mirror: Mirror, place: str) -> Result:
@@ -222,6 +227,9 @@ def resync(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
         recovered = recovery.recover(mirror)
         mirror.permit(Verb.RESYNC)
         check_source(mirror.source.facts(), str(mirror.source), mirror.id)
+        half_switched.refuse_half_restored(mirror)
+        if yes:  # all are set aside under one name
+            half_switched.put_back(mirror, mirror.destination)
         failback = _plan_resync(mirror)
         if not yes:
             return Result("confirmation-required", "\n".join(failback.lines), failback.data())
@@ -318,6 +326,8 @@ def reverse(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
             return turned(mirror)  # repeating the command must not reverse it a second time
         mirror.permit(Verb.REVERSE)
         planned = mirror.row().state is State.MIRRORED
+        if yes:  # the new source is of one moment
+            half_switched.put_back(mirror, mirror.destination)
         failback = _plan_reverse(mirror, planned=planned)
         if not yes:
             return Result("confirmation-required", "\n".join(failback.lines), failback.data())

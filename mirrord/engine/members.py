@@ -304,6 +304,8 @@ class Members(Joint, Clones):
 
     def promote(self, guid: str | None = None) -> None:
         """See `Failover.promote`. All members begin as snapshots of one set."""
+        if self._others and set(self.roles()) == {Role.LIVE}:
+            return
         guid = guid or self._beginning()
         for driver, part in zip(self.drivers, base_parts(guid, len(self.drivers)), strict=True):
             if guid is not None and part is None:
@@ -319,10 +321,15 @@ class Members(Joint, Clones):
         shown = self._names([one.shown for one in found])
         chosen = plan.beginning(self.snapshots(), live, shown)
         if chosen is None:
+            foreign = [one for one in found if one.role is Role.FOREIGN]
+            why = "there is no set of which every member has an intact snapshot"
             raise Refused(
                 "there is no complete set to promote",
-                where=str(self),
-                why="there is no set of which every member has an intact snapshot",
+                where=foreign[0].location if foreign else str(self),
+                why=", ".join(foreign[0].notes) or why if foreign else why,
+                hint="Move that away: the other members are then made writable without it."
+                if foreign
+                else "",
             )
         return chosen
 
@@ -423,9 +430,11 @@ class Members(Joint, Clones):
             driver.promote()
 
     def put_back(self, name: str) -> list[Driver]:
-        """Make live again what was set aside under that name; returns the members without any."""
+        """Make live again what was set aside under that name, the last member first (it was set
+        aside last); returns the members without any.
+        """
         bare = []
-        for driver in self.drivers:
+        for driver in reversed(self.drivers):
             try:
                 driver.reinstate(name)
             except NotFound:
