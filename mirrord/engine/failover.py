@@ -90,6 +90,8 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
     one snapshot is intact, whatever else is missing: what cannot be recorded is reported, and
     rediscovered from the volumes later.
     """
+    whole = mirror.destination
+    mirror = Mirror(mirror.relation, Ends(mirror.source, whole.mounted()), mirror.context)
     with preempt.first(mirror, Verb.BREAK) as stopped, mirror.hold(Verb.BREAK) as stack:
         # A source that does not answer is the usual case here: do not wait for it.
         apart = mirror.source.remote and not mirror.destination.remote
@@ -97,10 +99,10 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
         there = mirror.destination.present()
         was_live = set(there.roles()) == {Role.LIVE}
         trouble = half_switched.put_back(mirror, there)
-        if there is mirror.destination:
+        if there is whole:
             trouble += _settle_for_break(mirror)
         else:
-            trouble += _without_lost(mirror, there)
+            trouble += _without_lost(mirror, whole, there)
             mirror = Mirror(mirror.relation, Ends(mirror.source, there), mirror.context)
         facts = mirror.destination.facts()
         view = facts.view
@@ -144,11 +146,11 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
         return Result("done", "\n".join(lines), {"view": view, "warnings": trouble})
 
 
-def _without_lost(mirror: Mirror, there: Members) -> list[str]:
+def _without_lost(mirror: Mirror, whole: Members, there: Members) -> list[str]:
     """Members of the destination are lost: the others begin as the newest set that any of them
     shows, which was complete. Sets that are only staged may not have reached the lost members.
     """
-    lost = [str(one) for one in mirror.destination.drivers if one not in there.drivers]
+    lost = [str(one) for one in whole.drivers if one not in there.drivers]
     return [
         f"a member is lost and was not made writable: {', '.join(lost)}",
         *tolerated(lambda: mirror.catalogue.end(mirror.id)),

@@ -13,7 +13,7 @@ from functools import partial
 from typing import NoReturn, TypeVar
 
 from mirrord.core import sets
-from mirrord.core.errors import Busy, InvariantError, MirrordError, NotFound, Refused
+from mirrord.core.errors import Busy, InvariantError, MirrordError, NotFound, Refused, Unsupported
 from mirrord.core.model import (
     Changes,
     Delta,
@@ -43,7 +43,15 @@ class Members(Joint, Clones):
 
     def present(self) -> Members:
         """The same end without the members that are lost; `self` when none or all are lost."""
-        there = [role is not Role.ABSENT for role in self.roles()]
+        return self._without([role is not Role.ABSENT for role in self.roles()])
+
+    def mounted(self) -> Members:
+        """The same without the members below whose path is another kind of file system: theirs is
+        not mounted; `self` when none or all are like that.
+        """
+        return self._without([_is_mounted(one) for one in self.drivers]) if self._others else self
+
+    def _without(self, there: Sequence[bool]) -> Members:
         if all(there) or not any(there):
             return self
         kept = [n for n, here in enumerate(there) if here]
@@ -481,3 +489,11 @@ def _taken(some: Sequence[Driver], name: str) -> dict[Driver, tuple[Snapshot, fl
 def _is_needed(driver: Driver, guid: str) -> bool:
     """Whether a volume shows a snapshot, or a mirror has pinned it there."""
     return driver.facts().shown == guid or guid in driver.pins()
+
+
+def _is_mounted(driver: Driver) -> bool:
+    try:
+        driver.facts()
+    except Unsupported:
+        return False
+    return True

@@ -4,13 +4,17 @@ whatever else was lost, and whichever command that is.
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from mirrord.core.errors import Refused
 from mirrord.core.model import Role, SnapshotKind
+from tests.contract.sets import SetLab
 from tests.crash.faults import attempt, labels
+from tests.support.labs import open_lab
+from tests.support.mounts import unmount
 from tests.support.places import away
 from tests.support.world import NAME, SetWorld
 
@@ -246,3 +250,26 @@ def test_a_break_names_the_member_in_whose_place_there_is_something_else(ready: 
         assert str(place) in caught.value.where and "Move that away" in caught.value.hint
         (place / "note").unlink()
         place.rmdir()
+
+
+def test_a_break_goes_on_without_a_member_whose_disk_is_not_mounted(tmp_path: Path) -> None:
+    """Below its path is another kind of file system then."""
+    with open_lab("lab_set_btrfs", tmp_path) as lab:
+        assert isinstance(lab, SetLab)
+        world = SetWorld(lab, tmp_path / "home")
+        world.initialized()
+        lost = lab.destination().drivers[1]
+        parent = Path(lost.location).parent
+        subprocess.run(["mount", "-t", "tmpfs", "none", parent], check=True)
+        try:
+            done = world.service.break_off(NAME)
+            assert f"a member is lost and was not made writable: {lost}" in done.text
+            there = [lab.destination().drivers[number].facts().role for number in (0, 2)]
+            assert there == [Role.LIVE, Role.LIVE]
+        finally:
+            unmount(parent)
+        world.service.break_off(NAME)
+        assert set(lab.destination().roles()) == {Role.LIVE}
+        resync(world)
+        assert world.in_step()
+        world.clean_up()
