@@ -25,6 +25,7 @@ from mirrord.drivers.refusals import nothing_shown
 from mirrord.engine import (
     after_break,
     failover_steps,
+    half_switched,
     pinning,
     plan,
     preempt,
@@ -89,30 +90,37 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
     one snapshot is intact, whatever else is missing: what cannot be recorded is reported, and
     rediscovered from the volumes later.
     """
+    whole = mirror.destination
+    mirror = Mirror(mirror.relation, Ends(mirror.source, whole.mounted()), mirror.context)
     with preempt.first(mirror, Verb.BREAK) as stopped, mirror.hold(Verb.BREAK) as stack:
         # A source that does not answer is the usual case here: do not wait for it.
         apart = mirror.source.remote and not mirror.destination.remote
         stack.enter_context(mirror.waiting.hurried(LOOK_S if apart else 0))
         there = mirror.destination.present()
-        if there is mirror.destination:
-            trouble = _settle_for_break(mirror)
+        was_live = set(there.roles()) == {Role.LIVE}
+        trouble = half_switched.put_back(mirror, there)
+        if there is whole:
+            trouble += _settle_for_break(mirror)
         else:
-            trouble = _without_lost(mirror, there)
+            trouble += _without_lost(mirror, whole, there)
             mirror = Mirror(mirror.relation, Ends(mirror.source, there), mirror.context)
         facts = mirror.destination.facts()
         view = facts.view
         verdict = mirror.permit(Verb.BREAK)
         if facts.role is not Role.LIVE:
             check_there(facts, mirror)
-        if isinstance(verdict, Already) and set(there.roles()) == {Role.LIVE}:
+        if isinstance(verdict, Already) and was_live:
             if snapshot is not None:
                 raise Refused(
                     "the destination is already writable",
                     where=view,
                     hint=f"Run 'mirrord resync {mirror.name}' first, then break at that snapshot.",
                 )
-            return Result(verdict.status, f"'{mirror.name}' is already broken off.", {"view": view})
+            text = [f"'{mirror.name}' is already broken off.", *(f"Warning: {t}" for t in trouble)]
+            return Result(verdict.status, "\n".join(text), {"view": view, "warnings": trouble})
         chosen = pick_snapshot(mirror, snapshot) if snapshot is not None else None
+        if chosen is not None:
+            half_switched.check_begun(mirror, chosen)
         guid, epoch = chosen.guid if chosen else None, relation.next_epoch(mirror)
         arguments = Arguments(guid=guid or "", epoch=epoch)
         trouble += tolerated(lambda: mirror.catalogue.begin(mirror.id, "break", arguments))
@@ -138,11 +146,11 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
         return Result("done", "\n".join(lines), {"view": view, "warnings": trouble})
 
 
-def _without_lost(mirror: Mirror, there: Members) -> list[str]:
+def _without_lost(mirror: Mirror, whole: Members, there: Members) -> list[str]:
     """Members of the destination are lost: the others begin as the newest set that any of them
     shows, which was complete. Sets that are only staged may not have reached the lost members.
     """
-    lost = [str(one) for one in mirror.destination.drivers if one not in there.drivers]
+    lost = [str(one) for one in whole.drivers if one not in there.drivers]
     return [
         f"a member is lost and was not made writable: {', '.join(lost)}",
         *tolerated(lambda: mirror.catalogue.end(mirror.id)),
@@ -151,17 +159,16 @@ def _without_lost(mirror: Mirror, there: Members) -> list[str]:
 
 def _settle_for_break(mirror: Mirror) -> list[str]:
     """Clear an interrupted operation, so that it cannot interfere; returns what failed."""
-    trouble = tolerated(lambda: failover_steps.put_back_members(mirror))
     operation = mirror.catalogue.operation(mirror.id)
     if operation is None or operation.verb == Verb.BREAK.value:
-        return trouble + (tolerated(lambda: mirror.catalogue.end(mirror.id)) if operation else [])
+        return tolerated(lambda: mirror.catalogue.end(mirror.id)) if operation else []
     if operation.verb in (Verb.RESYNC.value, Verb.REVERSE.value, Verb.RESTORE.value):
         # The source stays as the verb left it: it may be what failed.
         live = mirror.destination.facts().role is Role.LIVE
         event = ("warning", f"gave up an interrupted {operation.verb}: broken off")
         state = State.BROKEN_OFF if live else None
         end = partial(mirror.catalogue.end, mirror.id, state=state, event=event)
-        return trouble + tolerated(end)
+        return tolerated(end)
 
     def settle() -> None:
         pending = recovery.recover(mirror, without_source=True).pending
@@ -169,7 +176,7 @@ def _settle_for_break(mirror: Mirror) -> list[str]:
             recovery.drop(mirror, pending)
 
     found = tolerated(settle)
-    return trouble + (found + tolerated(lambda: mirror.catalogue.end(mirror.id)) if found else [])
+    return found + tolerated(lambda: mirror.catalogue.end(mirror.id)) if found else []
 
 
 def begin_test(mirror: Mirror, place: str) -> Result:
@@ -222,6 +229,9 @@ def resync(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
         recovered = recovery.recover(mirror)
         mirror.permit(Verb.RESYNC)
         check_source(mirror.source.facts(), str(mirror.source), mirror.id)
+        half_switched.refuse_half_restored(mirror)
+        if yes:  # all are set aside under one name
+            half_switched.put_back(mirror, mirror.destination, strict=True)
         failback = _plan_resync(mirror)
         if not yes:
             return Result("confirmation-required", "\n".join(failback.lines), failback.data())
@@ -318,6 +328,8 @@ def reverse(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
             return turned(mirror)  # repeating the command must not reverse it a second time
         mirror.permit(Verb.REVERSE)
         planned = mirror.row().state is State.MIRRORED
+        if yes:  # the new source is of one moment
+            half_switched.put_back(mirror, mirror.destination, strict=True)
         failback = _plan_reverse(mirror, planned=planned)
         if not yes:
             return Result("confirmation-required", "\n".join(failback.lines), failback.data())

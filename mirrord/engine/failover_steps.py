@@ -86,24 +86,6 @@ def make_live(destination: Driver, guid: str | None = None) -> None:
             destination.discard(staging.transfer_id)
 
 
-def put_back_members(mirror: Mirror) -> None:
-    """Members that a killed resync or reverse had set aside become live again: those that it had
-    not reached still are, and what the others show is of another moment. By the record: the
-    catalogue may be lost. An older verb's has newer snapshots beside it, and is none of this.
-    """
-    there, known = mirror.destination, mirror.relation.known
-    if known is None or known.intent is not Intent.MIRRORED or len(set(there.roles())) == 1:
-        return
-    sequence = names.sequence_of(known.set_aside, mirror.id)
-    newest = max((names.sequence_of(one.name, mirror.id) for one in there.snapshots()), default=0)
-    if not sequence or sequence < newest:
-        return
-    bare = there.put_back(known.set_aside)
-    if len(bare) < len(there.drivers):
-        for driver in bare:  # it is live, or had no changes of its own
-            driver.promote()
-
-
 def _resync(mirror: Mirror, operation: Operation) -> Finished:
     _begin_epoch(mirror, operation, Intent.MIRRORED)
     return _roll_back(mirror, operation, "resynced", "destination")
@@ -251,7 +233,7 @@ def _restore(mirror: Mirror, operation: Operation) -> Finished:
             if base != guid:
                 _transfer_back(mirror, guid, base, arguments.name)
             mirror.catalogue.advance(mirror.id, "transferred")
-        if mirror.source.facts().role is Role.MIRROR:
+        if Role.MIRROR in mirror.source.roles():  # (a crash came between two members)
             mirror.source.promote(guid)
         mirror.catalogue.end(
             mirror.id,

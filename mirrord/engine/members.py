@@ -13,7 +13,7 @@ from functools import partial
 from typing import NoReturn, TypeVar
 
 from mirrord.core import sets
-from mirrord.core.errors import Busy, InvariantError, MirrordError, NotFound, Refused
+from mirrord.core.errors import Busy, InvariantError, MirrordError, NotFound, Refused, Unsupported
 from mirrord.core.model import (
     Changes,
     Delta,
@@ -43,7 +43,15 @@ class Members(Joint, Clones):
 
     def present(self) -> Members:
         """The same end without the members that are lost; `self` when none or all are lost."""
-        there = [role is not Role.ABSENT for role in self.roles()]
+        return self._without([role is not Role.ABSENT for role in self.roles()])
+
+    def mounted(self) -> Members:
+        """The same without the members below whose path is another kind of file system: theirs is
+        not mounted; `self` when none or all are like that.
+        """
+        return self._without([_is_mounted(one) for one in self.drivers]) if self._others else self
+
+    def _without(self, there: Sequence[bool]) -> Members:
         if all(there) or not any(there):
             return self
         kept = [n for n, here in enumerate(there) if here]
@@ -304,6 +312,8 @@ class Members(Joint, Clones):
 
     def promote(self, guid: str | None = None) -> None:
         """See `Failover.promote`. All members begin as snapshots of one set."""
+        if self._others and set(self.roles()) == {Role.LIVE}:
+            return
         guid = guid or self._beginning()
         for driver, part in zip(self.drivers, base_parts(guid, len(self.drivers)), strict=True):
             if guid is not None and part is None:
@@ -319,10 +329,15 @@ class Members(Joint, Clones):
         shown = self._names([one.shown for one in found])
         chosen = plan.beginning(self.snapshots(), live, shown)
         if chosen is None:
+            foreign = [one for one in found if one.role is Role.FOREIGN]
+            why = "there is no set of which every member has an intact snapshot"
             raise Refused(
                 "there is no complete set to promote",
-                where=str(self),
-                why="there is no set of which every member has an intact snapshot",
+                where=foreign[0].location if foreign else str(self),
+                why=", ".join(foreign[0].notes) or why if foreign else why,
+                hint="Move that away: the other members are then made writable without it."
+                if foreign
+                else "",
             )
         return chosen
 
@@ -423,9 +438,11 @@ class Members(Joint, Clones):
             driver.promote()
 
     def put_back(self, name: str) -> list[Driver]:
-        """Make live again what was set aside under that name; returns the members without any."""
+        """Make live again what was set aside under that name, the last member first (it was set
+        aside last); returns the members without any.
+        """
         bare = []
-        for driver in self.drivers:
+        for driver in reversed(self.drivers):
             try:
                 driver.reinstate(name)
             except NotFound:
@@ -472,3 +489,11 @@ def _taken(some: Sequence[Driver], name: str) -> dict[Driver, tuple[Snapshot, fl
 def _is_needed(driver: Driver, guid: str) -> bool:
     """Whether a volume shows a snapshot, or a mirror has pinned it there."""
     return driver.facts().shown == guid or guid in driver.pins()
+
+
+def _is_mounted(driver: Driver) -> bool:
+    try:
+        driver.facts()
+    except Unsupported:
+        return False
+    return True

@@ -373,7 +373,7 @@ def take_over(mirror: Mirror, *, yes: bool) -> Result:
         if not yes:
             data = {"plan": lines, "controller": record.controller}
             return Result("confirmation-required", "\n".join(lines), data)
-        begin_epoch(mirror, record.epoch + 1, record.intent)
+        begin_epoch(mirror, record.epoch + 1, record.intent, set_aside=record.set_aside)
         mirror.row()
         text = f"took over from the controller {record.controller}, epoch {record.epoch + 1}"
         mirror.catalogue.add_event(mirror.id, "warning", text)
