@@ -29,6 +29,7 @@ from mirrord.drivers import refusals
 from mirrord.drivers.refusals import not_a_mirror
 from mirrord.engine import (
     cascade,
+    half_switched,
     hooks,
     pausing,
     pinning,
@@ -189,6 +190,7 @@ def _check_source(mirror: Mirror) -> None:
     if facts.role is not Role.MIRROR:
         places.check_mounted(mirror)
     check_source(facts, str(mirror.source), mirror.id)
+    half_switched.refuse_half_restored(mirror)
 
 
 def _finish_cleanup(

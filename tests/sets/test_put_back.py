@@ -225,12 +225,16 @@ def test_a_restore_that_was_killed_at_its_end_makes_every_member_live(
     assert ready.source_content() == wanted
 
 
-def test_a_resync_is_refused_while_the_source_is_half_restored(ready: SetWorld) -> None:
+def test_a_source_that_is_half_restored_is_restored_first(ready: SetWorld) -> None:
+    """An update says how, and a resync does not set the destination aside before."""
     broken_off(ready)
     resync(ready)
     ready.lab.change(ready.lab.source(), 7)
     attempt(ready, lambda: restore(ready), (SET_ASIDE[ready.lab.kind], 2), "crash")
     ready.forget_catalogue()
+    with pytest.raises(Refused, match="a member of the source is read-only") as caught:
+        ready.service.update(NAME)
+    assert "restore" in caught.value.hint and "--all" in caught.value.hint
     ready.service.break_off(NAME)
     before = ready.view_content()
     with pytest.raises(Refused, match="a member of the source is read-only") as caught:
