@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from mirrord.core.records import AlarmRecord, Level
 from mirrord.core.status import MirrorStatus
+from mirrord.core.units import counted
 
 WORDS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 _STATUS = {Level.WARNING: 1, Level.ERROR: 2}
@@ -53,7 +54,7 @@ def judge(
     head = "; ".join(text.replace("|", "/") for text in texts[:3])
     if len(texts) > 3:
         head += f"; and {len(texts) - 3} more"
-    fine = f"{len(mirrors)} mirror{'' if len(mirrors) == 1 else 's'} without problems"
+    fine = f"{counted(len(mirrors), 'mirror')} without problems"
     data = " ".join(_performance(each, each.lag_s) for each in mirrors if each.lag_s is not None)
     return Verdict(
         status, f"MIRRORD {WORDS[status]} - {head or fine}" + (f" | {data}" if data else "")

@@ -21,6 +21,11 @@ _DURATION_PART = re.compile(r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*([a-z]+)")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(?:i?B)?", re.IGNORECASE)
 
 
+def counted(number: int, noun: str) -> str:
+    """Such as `1 snapshot`, `3 snapshots`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def parse_size(text: str) -> int:
     """Bytes of `64M`, `1.5GiB`, `4096`; powers of 1024. `UsageError` when it is not a size."""
     match = _SIZE.fullmatch(text.strip())

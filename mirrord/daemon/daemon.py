@@ -18,6 +18,7 @@ from mirrord.core.reports import AlarmTable, NextRuns
 from mirrord.core.results import Result, Watcher
 from mirrord.core.states import Activity
 from mirrord.core.status import MirrorStatus, Reading
+from mirrord.core.units import counted
 from mirrord.daemon import outcomes
 from mirrord.daemon.clockguard import ClockGuard
 from mirrord.daemon.journal import say
@@ -112,7 +113,7 @@ class Daemon:
         known = await self.workers.probe(read_all)
         broken = [each for each in known if each.operation]
         if broken:
-            say("info", f"recovering the interrupted operation of {len(broken)} mirrors")
+            say("info", f"recovering the interrupted operation of {counted(len(broken), 'mirror')}")
             self._tried = {each.definition.name: each.operation_ns for each in broken}
             await asyncio.gather(*(self._recover(each) for each in broken))
             if self.scheduler.stopping:
@@ -204,7 +205,7 @@ class Daemon:
             self._define(known, changed)
             self.scheduler.pump()
         await asyncio.gather(*(self._refreshed(name) for name in changed))
-        count = f"{len(known)} mirror{'' if len(known) == 1 else 's'}"
+        count = counted(len(known), "mirror")
         say("info", f"definitions read: {count}")
         return Result(
             "done", f"Settings and definitions reloaded: {count}.", {"mirrors": len(known)}

@@ -19,6 +19,7 @@ from mirrord.config.host import Host
 from mirrord.config.host import load as load_host
 from mirrord.control.server import application
 from mirrord.core.errors import Busy, ConfigError, IoFailed, MirrordError
+from mirrord.core.units import counted
 from mirrord.daemon import journal
 from mirrord.daemon.daemon import Daemon
 from mirrord.daemon.journal import say
@@ -73,9 +74,9 @@ async def _serve(paths: Paths, host: Host) -> None:
         await asyncio.wait({beginning, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if beginning.done():
             beginning.result()
-            count = len(daemon.scheduler.mirrors)
-            notify.tell("READY=1", f"STATUS=serving {count} mirrors")
-            say("info", f"ready: {count} mirror{'' if count == 1 else 's'}")
+            count = counted(len(daemon.scheduler.mirrors), "mirror")
+            notify.tell("READY=1", f"STATUS=serving {count}")
+            say("info", f"ready: {count}")
         await stopping
         notify.tell("STOPPING=1")
         say("info", "stopping")

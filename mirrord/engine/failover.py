@@ -19,7 +19,7 @@ from mirrord.core.relationship import Intent
 from mirrord.core.results import Document, Result
 from mirrord.core.states import Activity, Already, State, Verb
 from mirrord.core.text import escaped
-from mirrord.core.units import format_size
+from mirrord.core.units import counted, format_size
 from mirrord.drivers.contract import Driver, clones_of
 from mirrord.drivers.refusals import nothing_shown
 from mirrord.engine import (
@@ -462,7 +462,7 @@ def loss_lines(lost: Divergence | None) -> list[str]:
     if not (lost.changed_bytes or lost.total_changes):
         return ["   Nothing is lost: it has no changes of its own."]
     word, end = ("block", ".") if lost.changes is None else ("change", ":")
-    count = f"{lost.total_changes} {word}{'' if lost.total_changes == 1 else 's'}"
+    count = counted(lost.total_changes, word)
     lines = [f"   It loses {count} of its own ({format_size(lost.changed_bytes)}){end}"]
     shown = (lost.changes or ())[:_FILES_SHOWN]
     lines += [f"     {change.change:9} {escaped(change.path)}" for change in shown]

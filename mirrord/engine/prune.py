@@ -16,7 +16,7 @@ from mirrord.core.model import Role, Snapshot, SnapshotKind
 from mirrord.core.names import sequence_of
 from mirrord.core.results import Document, Result
 from mirrord.core.states import Verb
-from mirrord.core.units import format_size
+from mirrord.core.units import counted, format_size
 from mirrord.drivers.contract import Driver
 from mirrord.engine import pinning, plan, recovery
 from mirrord.engine.mirror import Mirror, one_line
@@ -281,7 +281,7 @@ def make_room(mirror: Mirror, member: int, need_bytes: int, *, base: str | None)
     mirror.catalogue.add_event(
         mirror.id,
         "info",
-        f"pruned {len(end.gone)} snapshots first: {format_size(need_bytes)} needed, "
+        f"pruned {counted(len(end.gone), 'snapshot')} first: {format_size(need_bytes)} needed, "
         f"{format_size(free_bytes)} free",
     )
     deadline_s = clock.monotonic_s() + _ROOM_WAIT_S
@@ -325,9 +325,8 @@ def prune_now(mirror: Mirror, *, dry_run: bool, accept: bool) -> Result:
         lines = [line for end in planned for line in _end_lines(end)]
         if dry_run:
             count = sum(len(end.gone) for end in planned)
-            return Result(
-                "planned", "\n".join([*lines, f"{_count(count)} would be deleted."]), data
-            )
+            lines.append(f"{counted(count, 'snapshot')} would be deleted.")
+            return Result("planned", "\n".join(lines), data)
         refused = [end for end in ends if end.doubts and not accept]
         in_use = _delete(mirror, [end for end in ends if end not in refused], here, there)
         in_use |= _delete_left_over(mirror, here, there)
@@ -339,8 +338,8 @@ def prune_now(mirror: Mirror, *, dry_run: bool, accept: bool) -> Result:
         if accept:
             mirror.catalogue.accept(mirror.id, mirror.row().sequence)
         if count:
-            mirror.catalogue.add_event(mirror.id, "info", f"pruned {_count(count)}")
-        lines += [f"{_count(count)} deleted.", *in_use.values()]
+            mirror.catalogue.add_event(mirror.id, "info", f"pruned {counted(count, 'snapshot')}")
+        lines += [f"{counted(count, 'snapshot')} deleted.", *in_use.values()]
         if refused:
             lines.append(
                 f"Nothing was deleted where there is doubt. To delete those, too: 'mirrord prune "
@@ -368,7 +367,7 @@ def unpin(mirror: Mirror, mirror_id: str) -> Result:
         if count:
             text = f"removed the pins of the mirror {mirror_id}"
             mirror.catalogue.add_event(mirror.id, "info", text)
-        lines = [f"{where}: {_count(number)} unpinned." for where, number in found.items()]
+        lines = [f"{end}: {counted(count, 'snapshot')} unpinned." for end, count in found.items()]
         return Result("done", "\n".join(lines), {"unpinned": found})
 
 
@@ -442,10 +441,6 @@ def _without_used(end: End) -> End:
     gone = [one for one in end.gone if one.guid not in used]
     kept = [one for one in end.every if one not in gone]
     return end._replace(gone=gone, kept=kept, why={**end.why, **used})
-
-
-def _count(count: int) -> str:
-    return f"{count} snapshot{'' if count == 1 else 's'}"
 
 
 def _end_document(end: End) -> Document:

@@ -17,7 +17,7 @@ from mirrord.core.errors import (
 from mirrord.core.model import Role, SnapshotKind
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, Already, State, Verb
-from mirrord.core.units import format_size
+from mirrord.core.units import counted, format_size
 from mirrord.engine import (
     cascade,
     direction,
@@ -211,15 +211,16 @@ def release(mirror: Mirror) -> Result:
             recovery.drop(mirror, pending)
         trouble = _unpin(mirror, mirror.source, mirror.destination)
         count = _drop_references(mirror)
+        deleted = counted(count, "reference snapshot")
         mirror.catalogue.end(
             mirror.id,
             state=State.UNINITIALIZED,
-            event=("info", f"released: {count} reference snapshots deleted at the source"),
+            event=("info", f"released: {deleted} deleted at the source"),
         )
         return Result(
             "done",
-            f"'{mirror.name}' is released: {count} reference snapshot{'' if count == 1 else 's'} "
-            "deleted at the source. The destination is not changed.\n"
+            f"'{mirror.name}' is released: {deleted} deleted at the source. The destination "
+            "is not changed.\n"
             f"To start over: 'mirrord delete {mirror.name}', then create a mirror with another "
             f"destination.{trouble}",
             {"deleted": count},
@@ -267,8 +268,8 @@ def _deleted(mirror: Mirror, count: int, trouble: str) -> Result:
     mirror.catalogue.remove_mirror(mirror.id)
     return Result(
         "done",
-        f"'{mirror.name}' was deleted ({count} reference snapshot{'' if count == 1 else 's'} "
-        f"removed at the source). The data at {mirror.destination} is kept.{trouble}",
+        f"'{mirror.name}' was deleted ({counted(count, 'reference snapshot')} removed at the "
+        f"source). The data at {mirror.destination} is kept.{trouble}",
         {"deleted": count},
     )
 

@@ -13,7 +13,7 @@ from mirrord.core.model import Role, Snapshot
 from mirrord.core.results import Document, Result
 from mirrord.core.states import Activity, Verb
 from mirrord.core.text import escaped
-from mirrord.core.units import format_duration, format_size
+from mirrord.core.units import counted, format_duration, format_size
 from mirrord.core.verification import (
     PIECE_BYTES,
     Difference,
@@ -232,7 +232,7 @@ def _base(mirror: Mirror, chosen: Snapshot) -> str:
 def _verdict(done: Verified, *, unproven: bool) -> str:
     if done.differences:
         more = "at least " if done.differences >= NAMED_MAX else ""
-        return f"{more}{done.differences} differences"
+        return f"{more}{counted(done.differences, 'difference')}"
     if unproven:
         return "not proven"
     return "equal" if done.mode is not VerifyMode.SAMPLE else "no difference in the sample"

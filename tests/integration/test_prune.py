@@ -209,7 +209,7 @@ def test_room_is_made_by_pruning_before_the_transfer(tight: tuple[Service, Path,
     (source / "large").write_bytes(os.urandom(250 << 20))
     assert service.update(NAME).status == "done"
     events = [event.text for event in service.history(NAME, limit=9).events]
-    assert any(text.startswith("pruned 1 snapshots first") for text in events)
+    assert any(text.startswith("pruned 1 snapshot first") for text in events)
 
 
 def test_what_cannot_fit_is_refused_early_with_figures(tight: tuple[Service, Path, Path]) -> None:

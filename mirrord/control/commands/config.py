@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from mirrord.control.command import Right, Service, command
 from mirrord.core.results import Result
+from mirrord.core.units import counted
 from mirrord.system.explain import explained
 
 
@@ -35,7 +36,7 @@ def check(service: Service) -> Result:
     count = len(found)
     return Result(
         "done",
-        f"{count} definition{'' if count == 1 else 's'} in {service.definitions.folder}: "
+        f"{counted(count, 'definition')} in {service.definitions.folder}: "
         f"{'all ' if count > 1 else ''}valid."
         if count
         else f"No mirrors are defined in {service.definitions.folder}.",
