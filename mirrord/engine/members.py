@@ -312,9 +312,8 @@ class Members(Joint, Clones):
 
     def promote(self, guid: str | None = None) -> None:
         """See `Failover.promote`. All members begin as snapshots of one set."""
-        if self._others and set(self.roles()) == {Role.LIVE}:
-            return
-        guid = guid or self._beginning()
+        begun = self._others and set(self.roles()) == {Role.LIVE}
+        guid = None if begun else guid or self._beginning()
         for driver, part in zip(self.drivers, base_parts(guid, len(self.drivers)), strict=True):
             if guid is not None and part is None:
                 raise base_missing(str(driver), guid)
