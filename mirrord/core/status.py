@@ -10,7 +10,7 @@ from mirrord.core.live import LiveReading
 from mirrord.core.records import AlarmKind, FailureRecord, Finding, Level, TransferRecord
 from mirrord.core.results import VerbProgress
 from mirrord.core.states import LIVE_VERBS, Activity, State
-from mirrord.core.units import format_duration
+from mirrord.core.units import counted, format_duration
 from mirrord.core.verification import Verified
 
 #: The RPO is at risk when the transfer would end later than this share of it.
@@ -71,8 +71,8 @@ def judge_verified(
     """
     if verified is not None and verified.differences:
         text = (
-            f"the destination differs from the source: {verified.differences} differences were "
-            f"found in {verified.name}"
+            "the destination differs from the source: "
+            f"{counted(verified.differences, 'difference')} in {verified.name}"
         )
         return Finding(AlarmKind.VERIFY, Level.ERROR, text)
     if max_age_s is None or not shown:

@@ -31,7 +31,7 @@ def put_back(mirror: Mirror, there: Members, *, strict: bool = False) -> list[st
             if strict:
                 raise
             driver.promote()
-            why = f"what it was before is kept as {name}: {one_line(error)}"
+            why = f"its previous content is kept as {name}: {one_line(error)}"
             trouble.append(f"{driver} begins as the snapshot that it showed; {why}")
     return trouble
 

@@ -84,24 +84,24 @@ def _to_restore_lost(world: World, _seed: int) -> Goal:
     return goal
 
 
-def _resync(world: World) -> object:
+def resync(world: World) -> object:
     return world.service.resync(NAME, yes=True, force=True)
 
 
-def _reverse(world: World) -> object:
+def reverse(world: World) -> object:
     return world.service.reverse(NAME, yes=True, force=True)
 
 
-def _restore(world: World) -> object:
+def restore(world: World) -> object:
     return world.service.restore_all(NAME, snapshot=None, yes=True, force=True)
 
 
 SCENES = {
-    "resync": Scene(_to_resync, _resync),
-    "reverse": Scene(_to_reverse, _reverse, turns=True),
-    "reverse of a mirror that is broken off": Scene(_to_fail_over, _reverse, turns=True),
-    "restore": Scene(_to_restore, _restore),
-    "restore of a lost source": Scene(_to_restore_lost, _restore),
+    "resync": Scene(_to_resync, resync),
+    "reverse": Scene(_to_reverse, reverse, turns=True),
+    "reverse of a mirror that is broken off": Scene(_to_fail_over, reverse, turns=True),
+    "restore": Scene(_to_restore, restore),
+    "restore of a lost source": Scene(_to_restore_lost, restore),
 }
 #: Those of which both volumes are there all the time, so that programs can write to them.
 WRITTEN = [name for name in SCENES if "lost" not in name]
@@ -161,7 +161,7 @@ def settle(world: World, way_on: str) -> None:
 
     def go_on() -> object:
         if world.status()["state"] == "broken-off":
-            return _resync(world)
+            return resync(world)
         return world.service.update(NAME)
 
     for work in (look, go_on):

@@ -13,6 +13,7 @@ from mirrord.core.errors import Refused
 from mirrord.core.model import Role, SnapshotKind
 from tests.contract.sets import SetLab
 from tests.crash.faults import attempt, labels
+from tests.crash.scenes import restore, resync, reverse
 from tests.support.labs import open_lab
 from tests.support.mounts import unmount
 from tests.support.places import away
@@ -28,18 +29,6 @@ def ready(world: SetWorld) -> SetWorld:
     """Initialized."""
     world.initialized(keep_source=4, keep_destination=5)
     return world
-
-
-def resync(world: SetWorld) -> object:
-    return world.service.resync(NAME, yes=True, force=True)
-
-
-def reverse(world: SetWorld) -> object:
-    return world.service.reverse(NAME, yes=True, force=True)
-
-
-def restore(world: SetWorld) -> object:
-    return world.service.restore_all(NAME, snapshot=None, yes=True, force=True)
 
 
 def broken_off(world: SetWorld, seed: int = 1) -> str:

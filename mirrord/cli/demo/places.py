@@ -9,7 +9,6 @@ import random
 import shutil
 import sys
 import tarfile
-from contextlib import suppress
 from pathlib import Path
 
 from mirrord.core.errors import IoFailed, MirrordError
@@ -54,11 +53,13 @@ def _make_filesystem(image: Path) -> None:
     """mkfs.btrfs asks each mounted loop device what is in it: it fails, and may be tried again,
     when one of somebody else is detached at that moment.
     """
-    for _ in range(_TRIES - 1):
-        with suppress(IoFailed):
+    for left in reversed(range(_TRIES)):
+        try:
             must("mkfs.btrfs", "-q", str(image))
             return
-    must("mkfs.btrfs", "-q", str(image))
+        except IoFailed as error:
+            if not left or "cannot check mount status" not in error.why:
+                raise
 
 
 class BtrfsPlace:
