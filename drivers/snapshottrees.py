@@ -29,7 +29,7 @@ from mirrord.core.verification import (
 from mirrord.drivers.pins import VERIFYING, Pins
 from mirrord.drivers.verification import Verification, repair_unsupported
 from mirrord.system import clock, files, steps
-from mirrord.system.explain import quota_exceeded
+from mirrord.system.explain import quota_exceeded, read_only
 from mirrord.system.native import SnapshotTree, VolumeTree, tree_blocks, tree_children, tree_root
 
 NAME = "verify"
@@ -186,10 +186,9 @@ class TreeStore:
         """See `Verification.verify_end`."""
         run, self._run = self._run, None
         if run is not None:
-            with contextlib.suppress(FileNotFoundError):
-                self._file(run.request.guid, _PART).unlink()
-            with contextlib.suppress(FileNotFoundError):
-                self._file(run.request.guid, _LOCK).unlink()
+            for suffix in (_PART, _LOCK):
+                with contextlib.suppress(OSError):  # a later one replaces it
+                    self._file(run.request.guid, suffix).unlink()
             run.subject.close()
             os.close(run.lock)
 
@@ -267,6 +266,8 @@ class TreeStore:
                 why=path,
                 hint="Run the same command again.",
             )
+        if error.errno == errno.EROFS:
+            return read_only(str(self._folder), "a verification stores digests there")
         if error.errno == errno.EDQUOT:
             return quota_exceeded(str(self._folder), "the digests of the snapshot are not stored")
         if error.errno == errno.ENOSPC:

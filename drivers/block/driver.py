@@ -37,7 +37,7 @@ from mirrord.drivers.block.receive import BlockReceiver, open_state
 from mirrord.drivers.block.reclaim import reclaim_snapshots, reclaim_unheld
 from mirrord.drivers.block.rootrecord import Entry, RootRecord
 from mirrord.drivers.block.staging import StagingRecord
-from mirrord.drivers.block.store import BlockStore, io_errors
+from mirrord.drivers.block.store import BlockStore, cut_files, io_errors
 from mirrord.drivers.block.stream import BlockSendStream, changes_of, delta_of
 from mirrord.drivers.block.trees import Trees
 from mirrord.drivers.block.volume import (
@@ -86,7 +86,7 @@ class BlockDriver(Trees, FileRecords, Driver, Clones):
             frozen.thaw()
 
     def facts(self) -> VolumeFacts:
-        """Reads the root record only."""
+        """Reads the root record, and the sizes of the data files."""
         space = os.statvfs(nearest_directory(self._path))
         device = nearest_directory(self._path).stat().st_dev
         facts = VolumeFacts(
@@ -109,7 +109,10 @@ class BlockDriver(Trees, FileRecords, Driver, Clones):
         record, damage = rootrecord.load_noting_damage(self._path)
         return facts._replace(
             role=record.role,
-            notes=(f"{damage[0].upper()}{damage[1:]}.",) if damage else (),
+            notes=(
+                *((f"{damage[0].upper()}{damage[1:]}.",) if damage else ()),
+                *cut_files(self._path, record.live),
+            ),
             frozen=record.role is Role.LIVE and is_frozen(self._path),
             identity=record.identity,
             shown=record.shown if record.role is Role.MIRROR else None,

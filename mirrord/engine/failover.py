@@ -118,6 +118,7 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
                 )
             text = [f"'{mirror.name}' is already broken off.", *(f"Warning: {t}" for t in trouble)]
             return Result(verdict.status, "\n".join(text), {"view": view, "warnings": trouble})
+        trouble += facts.notes
         chosen = pick_snapshot(mirror, snapshot) if snapshot is not None else None
         if chosen is not None:
             half_switched.check_begun(mirror, chosen)

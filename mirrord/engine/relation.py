@@ -235,16 +235,16 @@ def begin_epoch(
     epoch: int,
     intent: Intent,
     *,
-    set_aside: str = "",
+    set_aside: str | None = None,
     turned: bool = False,
     alone: bool = False,
 ) -> None:
     """Raise the epoch at both ends, where that is not done yet. `Fenced` when another command
     did so first.
 
-    set_aside: see `Relationship`. turned: from now on the destination is the source. alone: the
-    record is not written at the source, which may not answer; the next verb that reaches it does
-    so. An append-only end that has a record keeps it.
+    set_aside: see `Relationship`; None keeps it. turned: from now on the destination is the source.
+    alone: the record is not written at the source, which may not answer; the next verb that reaches
+    it does so. An append-only end that has a record keeps it.
     """
     if mirror.relation.known is None:
         ensure(mirror)
@@ -254,8 +254,9 @@ def begin_epoch(
         intent=intent,
         controller=mirror.relation.controller,
         in_sync_until_ns=None,
-        set_aside=set_aside,
     )
+    if set_aside is not None:
+        record = record._replace(set_aside=set_aside)
     if turned:
         record = record._replace(source=mirror.definition.destination_site)
     _learn(mirror, record, complete=False)
@@ -373,7 +374,7 @@ def take_over(mirror: Mirror, *, yes: bool) -> Result:
         if not yes:
             data = {"plan": lines, "controller": record.controller}
             return Result("confirmation-required", "\n".join(lines), data)
-        begin_epoch(mirror, record.epoch + 1, record.intent, set_aside=record.set_aside)
+        begin_epoch(mirror, record.epoch + 1, record.intent)
         mirror.row()
         text = f"took over from the controller {record.controller}, epoch {record.epoch + 1}"
         mirror.catalogue.add_event(mirror.id, "warning", text)

@@ -24,6 +24,16 @@ def quota_exceeded(where: str, why: str, shown_by: str = _QUOTAS) -> NoSpace:
     )
 
 
+def read_only(where: str, why: str = "") -> IoFailed:
+    """The error for EROFS."""
+    return IoFailed(
+        "the file system is read-only",
+        where=where,
+        why=why,
+        hint="Mount it writable; if the kernel made it read-only, check 'dmesg' first.",
+    )
+
+
 @contextmanager
 def explained() -> Iterator[None]:
     """Turn remaining operating-system errors into `MirrordError`."""
@@ -49,11 +59,7 @@ def explained() -> Iterator[None]:
                 hint="Run it as root (or with sudo).",
             ) from error
         if error.errno == errno.EROFS:
-            raise IoFailed(
-                "the file system is read-only",
-                where=where,
-                hint="Mount it writable; if the kernel made it read-only, check 'dmesg' first.",
-            ) from error
+            raise read_only(where) from error
         if are_exhausted(error):
             raise IoFailed(
                 "too many files are open",

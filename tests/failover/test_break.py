@@ -15,6 +15,7 @@ import pytest
 from mirrord.control.shared import Shared
 from mirrord.core.errors import Damaged, IoFailed, MirrordError, NoSpace, Refused
 from mirrord.core.model import Role
+from mirrord.drivers.block.volume import Volume
 from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.system import steps
 from mirrord.system.paths import Paths
@@ -343,3 +344,23 @@ def test_what_was_being_received_goes(mirror: Mirror) -> None:
     shutil.rmtree(mirror.paths.state)
     mirror.again().break_off(NAME)
     assert os.listdir(mirror.store / "staging") == [] and mirror.content() == "two"
+
+
+@pytest.mark.parametrize("size", [64 << 10, None])
+def test_data_that_is_missing_is_reported(tmp_path: Path, size: int | None) -> None:
+    with Volume.create(tmp_path / "source", 4 << 20) as volume:
+        volume.write(0, os.urandom(1 << 20))
+    paths = Paths(tmp_path / "etc", tmp_path / "state", tmp_path / "run")
+    data = tmp_path / "copy" / "data"
+    with closing(Service(paths)) as service:
+        service.create(NAME, f"block:{tmp_path / 'source'}", f"block:{tmp_path / 'copy'}")
+        service.initialize(NAME)
+        assert not service.status(NAME)[0].reading.notes
+        if size is None:
+            data.unlink()
+        else:
+            os.truncate(data, size)
+        result = service.break_off(NAME)
+    what = "is missing" if size is None else "has been cut"
+    assert f"Warning: The data file {data} {what}: 'mirrord volume check" in result.text
+    assert result.status == "done" and "is broken off" in result.text

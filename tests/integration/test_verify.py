@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mirrord.config.hosts import render
-from mirrord.core.errors import Unsupported, UsageError
+from mirrord.core.errors import IoFailed, Unsupported, UsageError
 from mirrord.core.results import Result
 from mirrord.system import steps
 from mirrord.system.paths import Paths
@@ -155,6 +155,16 @@ def test_what_cannot_be_read_is_named(pair: Pair) -> None:
     done = pair.verify()
     assert differences(done) == [("file", "unreadable", "destination")]
     assert done.data["differences"][0]["ranges"] == [[2 * MIB, len(marker)]]
+
+
+def test_a_file_system_that_became_read_only_is_named(pair: Pair) -> None:
+    pair.service.initialize(NAME)
+    subprocess.run(["mount", "-o", "remount,ro", pair.mount], check=True)
+    with pytest.raises(IoFailed, match="the file system is read-only") as raised:
+        pair.verify()
+    assert raised.value.where == str(pair.trees) and "Mount it writable" in raised.value.hint
+    subprocess.run(["mount", "-o", "remount,rw", pair.mount], check=True)
+    assert pair.verify().data["equal"]
 
 
 @pytest.mark.parametrize("wrong", ["0", "101", "x", "-1 %", "nan", "1e400"])
