@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mirrord.core.errors import MirrordError
-from mirrord.core.model import SnapshotKind
+from mirrord.core.model import Role, SnapshotKind
 from mirrord.engine import transfer
 from tests.contract.lab import Lab, is_either
 from tests.contract.lab_set_zfs import ZfsSetLab
@@ -174,6 +174,45 @@ def test_break_and_resync(matrix: Matrix) -> None:
             destination.delete_snapshot(snapshot.guid)
     matrix.sound()
     assert met >= 3
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("matrix", ["set"], indirect=True)
+def test_break_after_a_resync_that_was_broken(matrix: Matrix) -> None:
+    """The catalogue is lost, too: by the relationship record what was set aside is put back."""
+    world, lab = matrix.world, matrix.lab
+
+    def diverge(seed: int) -> tuple[str, str]:
+        """What the destination showed, and what it has then."""
+        shown = world.view_content()
+        world.service.break_off(NAME)
+        lab.change(lab.destination(), seed)
+        lab.change(lab.source(), 1000 + seed)
+        return shown, world.view_content()
+
+    def resync() -> object:
+        return world.service.resync(NAME, yes=True)
+
+    diverge(0)
+    met = put_back = 0
+    for seed, point in enumerate(matrix.points(resync), 1):
+        shown, losing = diverge(seed)
+        met += matrix.attempt(resync, point, "gone")
+        between = Role.MIRROR in (roles := lab.destination().roles()) and Role.LIVE in roles
+        world.forget_catalogue()
+        world.service.break_off(NAME)
+        assert set(lab.destination().roles()) == {Role.LIVE}, point
+        found = world.view_content()
+        assert found == losing or (found == shown and not between), point
+        put_back += between
+        world.service.resync(NAME, yes=True)
+        world.service.update(NAME)
+        assert world.in_step(), point
+        for kept in lab.destination().snapshots():
+            if kept.kind is SnapshotKind.DIVERGED:
+                lab.destination().delete_snapshot(kept.guid)
+    matrix.sound()
+    assert met >= 3 and put_back >= 1
 
 
 @pytest.mark.nightly
