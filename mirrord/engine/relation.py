@@ -2,7 +2,7 @@
 
 The record is stored with the volumes at both ends (`mirrord.core.relationship`). Each verb reads it
 when it begins, and does nothing when another controller or a later epoch has taken over. A verb
-that changes roles, or a live volume, raises the epoch at both ends before its first effect: from
+that changes roles, or a live volume, raises the epoch at both ends before it sets one aside: from
 then on the volumes refuse commands of the previous epoch. The catalogue has a copy of the record,
 to detect changes.
 """

@@ -3,7 +3,7 @@
 Panel: Mirrors 2
 
 Takes the base snapshot and makes a full transfer. If it was interrupted, run it again: it resumes
-from its [checkpoint](architecture.md#checkpoints) if there is one.
+from its [checkpoint](checkpoints.md) if there is one.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Panel: Mirrors 3
 
 Brings the destination up to date. If the source has not changed, no snapshot is taken, but the lag
-is reset. An interrupted update is resumed from its [checkpoint](architecture.md#checkpoints) if
+is reset. An interrupted update is resumed from its [checkpoint](checkpoints.md) if
 there is one.
 """
 
