@@ -54,6 +54,8 @@ def gathered(listed: Sequence[Sequence[Snapshot]]) -> list[Snapshot]:
 
     The order agrees with that of each member.
     """
+    if len(listed) == 1:
+        return list(listed[0])  # a set of one member is its snapshot
     order: list[_Key] = []
     found: dict[_Key, list[Snapshot | None]] = {}
     for number, snapshots in enumerate(listed):

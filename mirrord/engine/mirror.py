@@ -51,12 +51,12 @@ class Mirror:
     @property
     def name(self) -> str:
         """The mirror's name."""
-        return self.definition.name
+        return self.relation.definition.name
 
     @property
     def id(self) -> str:
         """The mirror's id."""
-        return self.definition.id
+        return self.relation.definition.id
 
     @property
     def catalogue(self) -> Catalogue:

@@ -32,8 +32,9 @@ def status(mirror: Mirror) -> MirrorStatus:
     """The status of a mirror now. Changes nothing, and never raises for an unreachable end."""
     before = mirror.catalogue.operation(mirror.id)
     holder = locks.holder_of(mirror.run.lock)
-    running = None
-    operation = mirror.catalogue.operation(mirror.id)
+    running = operation = None
+    if holder is not None or before is not None:
+        operation = mirror.catalogue.operation(mirror.id)
     if holder is not None:
         running = RunningVerb(holder.pid, holder.purpose, mirror.run.read())
     elif before is None or operation is None or before.started_ns != operation.started_ns:

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from mirrord.core import sets
 from mirrord.core.model import Snapshot, SnapshotKind, Staging
 from mirrord.core.sets import base_parts, gathered, is_complete, is_part_of, parts_of, split
 from mirrord.engine import together
@@ -34,8 +35,8 @@ def guids(listed: list[Snapshot]) -> list[str]:
 
 
 def test_the_set_of_one_member_is_its_snapshot() -> None:
-    listed = [snap(1, "a", path="/x", pinned=("m2", "m1")), snap(2, "a", intact=False)]
-    assert gathered([listed]) == [listed[0]._replace(pinned=("m1", "m2")), listed[1]]
+    listed = [snap(1, "a", path="/x", pinned=("m1", "m2")), snap(2, "a", intact=False)]
+    assert gathered([listed]) == listed == [sets.together([one]) for one in listed]
     assert parts_of("a1", 1) == ["a1"] and base_parts(None, 1) == [None]
     assert split(listed[0], 1) == [listed[0]]
 
