@@ -178,6 +178,7 @@ def test_break_and_resync(matrix: Matrix) -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("matrix", ["set"], indirect=True)
 def test_break_after_a_resync_that_was_broken(matrix: Matrix) -> None:
     """The catalogue is lost, too: by the relationship record what was set aside is put back."""
