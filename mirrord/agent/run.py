@@ -23,7 +23,7 @@ from mirrord.link.exchange import Exchange
 from mirrord.link.hello import VERSIONS, Hello
 from mirrord.link.lane import Lane
 from mirrord.link.session import Session
-from mirrord.system import clock
+from mirrord.system import clock, files
 from mirrord.system.explain import explained
 from mirrord.system.paths import Paths
 from mirrord.transport.base import ByteStream
@@ -68,9 +68,8 @@ def serve_stdio(settings: Settings, paths: Paths) -> None:
     reading, writing = os.dup(0), os.dup(1)
     # Output of anything that prints from now on must not get between the frames.
     os.dup2(2, 1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    with files.opened(os.devnull) as nothing:
+        os.dup2(nothing, 0)
     client = os.environ.get("SSH_CONNECTION", "").partition(" ")[0] or "the client"
     serve(FdStream(reading, writing, client), settings, Serving(paths))
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from mirrord.core.model import OpenWriter
+from mirrord.system import files
 
 _PROC = Path("/proc")
 _LOOP_GET_STATUS64 = 0x4C05
@@ -129,11 +130,8 @@ def _loops(device: int, field: int = 0) -> Iterator[OpenWriter]:
         name = entry.parent.parent.name
         status = bytearray(_LOOP_STATUS_BYTES)
         try:
-            descriptor = os.open(f"/dev/{name}", os.O_RDONLY | os.O_CLOEXEC)
-            try:
+            with files.opened(f"/dev/{name}") as descriptor:
                 fcntl.ioctl(descriptor, _LOOP_GET_STATUS64, status)
-            finally:
-                os.close(descriptor)
             backing = os.fsdecode(entry.read_bytes().rstrip(b"\n"))
         except OSError:
             continue
