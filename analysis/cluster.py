@@ -7,6 +7,7 @@ too large for one machine is distributed. The results are identical to those of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,8 +47,7 @@ def replay_on(
     check_options(free_space, block)
     trace = TraceFile(path)
     planned, instants = _plan(trace, grids, block, without_ns)
-    client = _connect(address)
-    try:
+    with closing(_connect(address)) as client:
         workers = sum(client.nthreads().values())
         if not workers:
             raise Refused(
@@ -69,8 +69,6 @@ def replay_on(
             for k in range(workers)
         ]
         counts = _gather(client, jobs, address)
-    finally:
-        client.close()
     counts = [replace(counts[0], instants=instants), *counts[1:]]
     return combined(counts, trace.facts, grids, free_space=free_space, block=block, sizes=sizes)
 

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import mirrord
@@ -106,14 +106,11 @@ class Serving:
 
 def serve(stream: ByteStream, settings: Settings, serving: Serving) -> MirrordError | None:
     """Serve one session until it ends; returns the reason."""
-    lane = greeting.new_lane(stream)
-    try:
+    with closing(greeting.new_lane(stream)) as lane:
         theirs = greeting.expect(lane, timeout_s=_GREETING_S)
         with explained(), _admitted(lane, theirs, settings, serving):
             greeting.say(lane, _ours(settings, theirs))
             return _serve_session(lane, settings, theirs, serving)
-    finally:
-        lane.close()
 
 
 def _ours(settings: Settings, theirs: Hello) -> Hello:

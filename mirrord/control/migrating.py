@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 from mirrord.catalogue.store import Catalogue
@@ -68,13 +69,10 @@ def _record(paths: Paths, found: list[Migrated]) -> None:
     """Their old form says which end is the source now: the first site."""
     if not found or not paths.catalogue.exists():
         return
-    catalogue = Catalogue(paths.catalogue)
-    try:
+    with closing(Catalogue(paths.catalogue)) as catalogue:
         for one in found:
             definition = one.definition
             direction.record(catalogue, definition.id, definition.source_site)
-    finally:
-        catalogue.close()
 
 
 def _write(one: Migrated) -> None:
