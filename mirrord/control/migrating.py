@@ -10,7 +10,6 @@ from mirrord.config.definitions import Definitions
 from mirrord.config.migrate import Migrated, migrated
 from mirrord.core.errors import Refused
 from mirrord.core.results import Result
-from mirrord.engine import direction
 from mirrord.system import files
 from mirrord.system.explain import explained
 from mirrord.system.paths import Paths
@@ -71,8 +70,7 @@ def _record(paths: Paths, found: list[Migrated]) -> None:
         return
     with closing(Catalogue(paths.catalogue)) as catalogue:
         for one in found:
-            definition = one.definition
-            direction.record(catalogue, definition.id, definition.source_site)
+            catalogue.set_direction(one.definition.id, one.definition.source_site)
 
 
 def _write(one: Migrated) -> None:

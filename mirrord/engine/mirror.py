@@ -14,7 +14,7 @@ from mirrord.core.results import Watcher
 from mirrord.core.states import Activity, Already, Refusal, State, Verb, judge
 from mirrord.drivers.contract import Driver
 from mirrord.drivers.refusals import other_mirror, view_replaced
-from mirrord.engine import direction, plan, preempt, relation
+from mirrord.engine import plan, preempt, relation
 from mirrord.engine.members import Members
 from mirrord.engine.parts import Ends, Relation, RunContext
 from mirrord.engine.progress import RunFiles
@@ -92,7 +92,7 @@ class Mirror:
         """The same mirror in the other direction, which is recorded."""
         site = self.definition.destination_site
         definition = self.relation.definitions.load(self.name, site)
-        direction.record(self.catalogue, self.id, site, since_ns=clock.now_ns())
+        self.catalogue.set_direction(self.id, site, since_ns=clock.now_ns())
         agreed = self.relation.defined(definition)
         return Mirror(agreed, Ends(self.destination, self.source), self.context)
 

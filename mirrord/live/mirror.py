@@ -20,7 +20,7 @@ from mirrord.core.states import Activity, Already, Refusal, State, Verb, judge
 from mirrord.core.units import WINDOW, window_argument
 from mirrord.drivers.contract import Driver
 from mirrord.drivers.live import Live, live_of
-from mirrord.engine import direction, preempt
+from mirrord.engine import preempt
 from mirrord.engine.limits import rate_of
 from mirrord.engine.progress import RunFiles
 from mirrord.system import clock, locks
@@ -119,7 +119,7 @@ class LiveMirror:
     def turned(self) -> None:
         """Record that the sites have changed roles."""
         site = self.definition.destination_site
-        direction.record(self.catalogue, self.id, site, since_ns=clock.now_ns())
+        self.catalogue.set_direction(self.id, site, since_ns=clock.now_ns())
 
     # The ends
 
