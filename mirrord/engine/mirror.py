@@ -234,13 +234,7 @@ class Mirror:
     @contextmanager
     def hold_here(self, verb: Verb, *, activity: Activity = Activity.IDLE) -> Iterator[ExitStack]:
         """Hold the mirror on this host only: for when the destination cannot be reached."""
-        with ExitStack() as stack:
-            with preempt.passing(self):
-                stack.enter_context(
-                    locks.exclusive(self.run.lock, verb.value, what=f"mirror '{self.name}'")
-                )
-            self.run.begin(activity)
-            stack.callback(self.run.end)
+        with preempt.held(self, verb, activity=activity) as stack:
             self.context.began_s = clock.monotonic_s()
             yield stack
 
