@@ -322,8 +322,7 @@ def _thaw(mirror: Mirror, where: Driver) -> None:
 
 def drop(mirror: Mirror, pending: Pending) -> None:
     """Give up a transfer that could be resumed, with its checkpoint and its snapshot."""
-    operation = mirror.catalogue.operation(mirror.id)
-    assert operation is not None
+    operation = failover_steps.begun(mirror)
     mirror.destination.discard(pending.transfer_id)
     _take_back(mirror, pending.snapshot.name)
     gone = [pending.snapshot.guid] if _drop_snapshot(mirror, operation) else []
@@ -350,9 +349,7 @@ def end_owners(mirror: Mirror) -> None:
     """The resumed transfer of a user snapshot is done. Delete the snapshot that was taken to follow
     it: what follows is planned again.
     """
-    operation = mirror.catalogue.operation(mirror.id)
-    assert operation is not None
-    _drop_snapshot(mirror, operation)
+    _drop_snapshot(mirror, failover_steps.begun(mirror))
     mirror.catalogue.end(mirror.id)
 
 
