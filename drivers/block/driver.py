@@ -61,6 +61,7 @@ from mirrord.drivers.refusals import (
 )
 from mirrord.drivers.streams import Receiver, SendStream
 from mirrord.system import locks
+from mirrord.system.openers import name_of
 
 
 class BlockDriver(Trees, FileRecords, Driver, Clones):
@@ -317,11 +318,7 @@ class BlockDriver(Trees, FileRecords, Driver, Clones):
         writer = None if kept or not is_volume(self._path) else writer_of(self._path)
         if writer is None or limit < 1:
             return []
-        try:
-            name = Path(f"/proc/{writer.pid}/comm").read_text(errors="replace").strip()
-        except OSError:
-            name = "?"
-        return [OpenWriter(writer.pid, name, self.location)]
+        return [OpenWriter(writer.pid, name_of(writer.pid), self.location)]
 
     def freeze(self) -> None:
         """Hold the writers' lock until the thaw. `Busy` when a writer has it."""

@@ -87,11 +87,11 @@ def _listed(table: bytes) -> Iterator[Mount]:
         major, _, minor = device.partition(":")
         kind, source, *_ = rest.split(" ")
         number = os.makedev(int(major), int(minor))
-        yield Mount(number, _unescaped(root), _unescaped(path), kind, _unescaped(source))
+        yield Mount(number, unescaped(root), unescaped(path), kind, unescaped(source))
 
 
-def _unescaped(text: str) -> str:
-    """Without octal escapes (`\\040` for a space)."""
+def unescaped(text: str) -> str:
+    """Without the octal escapes of the kernel's tables (`\\040` for a space)."""
     parts = text.split("\\")
     octal = [chr(int(part[:3], 8)) + part[3:] for part in parts[1:]]
     return "".join((parts[0], *octal))
