@@ -51,12 +51,12 @@ from mirrord.drivers.contract import Capability, Clones, Driver
 from mirrord.drivers.filerecords import FileRecords
 from mirrord.drivers.refusals import (
     base_missing,
+    demand_snapshot,
     not_a_mirror,
     not_empty,
     not_live,
     nothing_shown,
     other_mirror,
-    snapshot_missing,
     staging_missing,
 )
 from mirrord.drivers.streams import Receiver, SendStream
@@ -455,10 +455,7 @@ class BlockDriver(Trees, FileRecords, Driver, Clones):
         return record
 
     def _entry(self, record: RootRecord, guid: str) -> Entry:
-        entry = record.entry(guid)
-        if entry is None:
-            raise snapshot_missing(str(self), guid)
-        return entry
+        return demand_snapshot(record.entry(guid), str(self), guid)
 
     def _intact_base(self, record: RootRecord, guid: str) -> Entry:
         entry = record.entry(guid)
