@@ -184,3 +184,10 @@ def remove_directory(op: str, path: str | Path) -> None:
     except FileNotFoundError:
         return
     sync_directory(Path(path).parent)
+
+
+def remove_folder(op: str, path: Path) -> None:
+    """Remove a directory with the files in it."""
+    for file in path.iterdir():
+        remove_file(op, file)
+    remove_directory(op, path)
