@@ -490,4 +490,4 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
         for path in (*own, place.lock_file):
             if path.exists():
                 files.remove_file("BTRFS:FORGET:MARK", path)
-        layout.remove_empty_store("BTRFS:FORGET:STORE", place)
+        layout.remove_empty_store(place)

@@ -271,7 +271,7 @@ class NestedDriver(BtrfsDriver):
             files.remove_file("BTRFS:FORGET:MARK", nested_live.begun_file(place))
         files.remove_directory("BTRFS:FORGET:STORE", place.inner.store / "transfers")
         if place.inner.store.is_dir():
-            layout.remove_empty_store("BTRFS:FORGET:STORE", place.inner)
+            layout.remove_empty_store(place.inner)
         super().forget()
 
     # Failing over
