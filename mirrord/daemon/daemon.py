@@ -91,7 +91,7 @@ class Daemon:
         self._recovering: set[str] = set()
         #: The commands to which the daemon adds what only it knows.
         self._own: dict[str, Callable[[Call[Any], Watcher], Awaitable[Any]]] = {
-            "reload": self._reload,
+            "reload": lambda _call, _to: self.reload(),
             "status": self._status,
             "alarms": self._alarms,
             "schedule_next": self._schedule_next,
@@ -398,9 +398,6 @@ class Daemon:
             self._changes[name] += 1
             await self._refreshed(name)
         return value
-
-    async def _reload(self, _call: Call[Any], _to: Watcher) -> Result:
-        return await self.reload()
 
     async def _status(self, call: Call[Any], to: Watcher) -> list[MirrorStatus]:
         name = call.arguments.get("name")
