@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from mirrord.catalogue.store import Confirmed, Operation
@@ -216,14 +215,14 @@ def _undecided_of(operation: Operation, where: Driver, mark: str) -> str:
         return ""  # set aside already, and read-only since
     if verb is Verb.RESTORE and role is Role.ABSENT and operation.arguments.base is None:
         return ""
-    began = datetime.fromtimestamp(operation.started_ns / 1e9, UTC).astimezone()
+    began = clock.format_moment(operation.started_ns)
     if role is not Role.LIVE:
-        return f"{where} is no longer what it was at {began:%Y-%m-%d %H:%M:%S}"
+        return f"{where} is no longer what it was at {began}"
     if operation.phase in ("begun", "promoted", "swapped"):
         if where.is_marked(mark):
             return ""
-        return f"{where} was written to, or replaced, after {began:%Y-%m-%d %H:%M:%S}"
-    return f"{where} was made writable after {began:%Y-%m-%d %H:%M:%S}"
+        return f"{where} was written to, or replaced, after {began}"
+    return f"{where} was made writable after {began}"
 
 
 def _loser(mirror: Mirror, operation: Operation) -> Members:
