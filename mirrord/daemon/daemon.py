@@ -37,7 +37,7 @@ from mirrord.daemon.watch import Watch
 from mirrord.daemon.workers import Workers
 from mirrord.engine.limits import Limits
 from mirrord.engine.progress import RunFiles
-from mirrord.scheduler.jobs import Caps, Job, Outcome
+from mirrord.scheduler.jobs import Job, Outcome
 from mirrord.scheduler.scheduler import Scheduler
 from mirrord.scheduler.watched import Standing, Watched
 from mirrord.system import clock
@@ -65,7 +65,7 @@ class Daemon:
         self.scheduler = Scheduler(
             self.timers,
             self._start,
-            caps=Caps(*self.host.limits),
+            caps=self.host.limits,
             told=lambda name, change: self.ledger.tell(name, change),
         )
         self.store = StatusStore(self.scheduler)
@@ -200,7 +200,7 @@ class Daemon:
             self.host = host
             self.limits.configure(host)
             self.workers.configure(host)
-            self.scheduler.queue.caps = Caps(*host.limits)
+            self.scheduler.queue.caps = host.limits
             changed = {name for name, count in self._changes.items() if count != before[name]}
             self._define(known, changed)
             self.scheduler.pump()
