@@ -6,7 +6,7 @@ too large for one machine is distributed. The results are identical to those of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +34,6 @@ def replay_on(
     bounds_s: Sequence[float] = (),
     free_space: float = FREE_SPACE,
     block: int = BLOCK,
-    sizes: Mapping[str, int] | None = None,
     without_ns: tuple[int, int] | None = None,
 ) -> Replay:
     """Replay a stored trace that each worker reads at the same path; options as for `replay`.
@@ -70,7 +69,7 @@ def replay_on(
         ]
         counts = _gather(client, jobs, address)
     counts = [replace(counts[0], instants=instants), *counts[1:]]
-    return combined(counts, trace.facts, grids, free_space=free_space, block=block, sizes=sizes)
+    return combined(counts, trace.facts, grids, free_space=free_space, block=block)
 
 
 def _plan(
