@@ -6,7 +6,8 @@ too large for one machine is distributed. The results are identical to those of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,6 @@ def replay_on(
     bounds_s: Sequence[float] = (),
     free_space: float = FREE_SPACE,
     block: int = BLOCK,
-    sizes: Mapping[str, int] | None = None,
     without_ns: tuple[int, int] | None = None,
 ) -> Replay:
     """Replay a stored trace that each worker reads at the same path; options as for `replay`.
@@ -46,8 +46,7 @@ def replay_on(
     check_options(free_space, block)
     trace = TraceFile(path)
     planned, instants = _plan(trace, grids, block, without_ns)
-    client = _connect(address)
-    try:
+    with closing(_connect(address)) as client:
         workers = sum(client.nthreads().values())
         if not workers:
             raise Refused(
@@ -69,10 +68,8 @@ def replay_on(
             for k in range(workers)
         ]
         counts = _gather(client, jobs, address)
-    finally:
-        client.close()
     counts = [replace(counts[0], instants=instants), *counts[1:]]
-    return combined(counts, trace.facts, grids, free_space=free_space, block=block, sizes=sizes)
+    return combined(counts, trace.facts, grids, free_space=free_space, block=block)
 
 
 def _plan(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from typing import TypeVar
 
 from mirrord.core.errors import (
     MIRROR,
@@ -16,6 +17,8 @@ from mirrord.core.errors import (
     PermissionMissing,
     Refused,
 )
+
+_Found = TypeVar("_Found")
 
 
 def replaced(where: str, why: str) -> MirrordError:
@@ -44,6 +47,13 @@ def base_missing(where: str, guid: str) -> MirrordError:
 def snapshot_missing(where: str, guid: str) -> MirrordError:
     """The volume does not have a requested snapshot."""
     return NotFound("no such snapshot", where=where, why=f"no snapshot has the guid {guid}")
+
+
+def demand_snapshot(found: _Found | None, where: str, guid: str) -> _Found:
+    """What was found of a requested snapshot; `NotFound` when the volume does not have it."""
+    if found is None:
+        raise snapshot_missing(where, guid)
+    return found
 
 
 def staging_missing(where: str, transfer_id: str) -> MirrordError:

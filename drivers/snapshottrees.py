@@ -28,7 +28,7 @@ from mirrord.core.verification import (
 )
 from mirrord.drivers.pins import VERIFYING, Pins
 from mirrord.drivers.verification import Verification, repair_unsupported
-from mirrord.system import clock, files, steps
+from mirrord.system import clock, files, locks, steps
 from mirrord.system.explain import quota_exceeded, read_only
 from mirrord.system.native import SnapshotTree, VolumeTree, tree_blocks, tree_children, tree_root
 
@@ -222,22 +222,19 @@ class TreeStore:
     def _locked(self, guid: str) -> int:
         path = self._file(guid, _LOCK)
         steps.reached("VERIFY:LOCK")
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.ExitStack() as stack:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            stack.callback(os.close, descriptor)
+            if not locks.try_lock(descriptor):
+                raise Busy(
+                    "this snapshot is being verified",
+                    where=self._where,
+                    hint="Try again when that is done.",
+                )
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, guid.encode(), 0)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise Busy(
-                "this snapshot is being verified",
-                where=self._where,
-                hint="Try again when that is done.",
-            ) from None
-        except BaseException:
-            os.close(descriptor)
-            raise
-        return descriptor
+            stack.pop_all()
+            return descriptor
 
     def _base(
         self, request: VerifyRequest, subject: Subject
@@ -423,14 +420,9 @@ def in_use(folder: Path) -> set[str]:
     for name in names:
         if not name.endswith(_LOCK):
             continue
-        with contextlib.suppress(OSError):
-            descriptor = os.open(folder / name, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
+        with contextlib.suppress(OSError), files.opened(folder / name, os.O_RDWR) as descriptor:
+            if not locks.try_lock(descriptor, fcntl.LOCK_SH):
                 found.add(os.pread(descriptor, 4096, 0).decode(errors="replace"))
-            finally:
-                os.close(descriptor)
     return found
 
 

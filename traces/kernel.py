@@ -29,7 +29,7 @@ from mirrord.core.errors import (
     Refused,
     Unsupported,
 )
-from mirrord.system import clock
+from mirrord.system import clock, mounts
 from mirrord.system.native import block_events
 from mirrord.traces import batches
 from mirrord.traces.model import NO_LATENCY, Batch
@@ -85,9 +85,7 @@ def tracing() -> Path:
     """The mount point of tracefs, if this kernel has the events. `Unsupported` tells what is
     missing; `PermissionMissing`.
     """
-    mounts = [line.split(" ") for line in Path("/proc/self/mounts").read_text().splitlines()]
-    found = [Path(words[1]) for words in mounts if words[2] == "tracefs"]
-    found.sort(key=lambda path: path != _STANDARD)
+    found = sorted(map(Path, mounts.of_type("tracefs")), key=lambda path: path != _STANDARD)
     for path in found:
         try:
             (path / _EVENT / "enable").stat()

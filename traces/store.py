@@ -306,11 +306,8 @@ class TraceWriter:
             if not self._durable:
                 shutil.move(self.beside, self.path)
                 return
-            descriptor = os.open(self.beside, os.O_RDONLY)
-            try:
+            with files.opened(self.beside) as descriptor:
                 os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
             files.rename("TRACE:STORE:RENAME", self.beside, self.path)
 
     @property

@@ -94,8 +94,8 @@ def _short(advice: Advice, prices: Prices) -> Table:
             each.running_cost,
             each.loss_cost,
             each.total,
-            _least(each, each.lag_s / 60, 1),
-            _least(each, each.worst / MIB, 1),
+            _least(each, each.lag_s / 60),
+            _least(each, each.worst / MIB),
             _verdict(each, advice),
         )
         for each in advice.choices
@@ -103,13 +103,9 @@ def _short(advice: Advice, prices: Prices) -> Table:
     return Table(columns, tuple(rows))
 
 
-def _least(each: Choice, value: float, digits: int) -> Cell:
+def _least(each: Choice, value: float) -> Cell:
     """A value that may only be a lower limit, as the trace ends too early."""
-    return (
-        f"\N{GREATER-THAN OR EQUAL TO} {grouped(f'{value:,.{digits}f}')}"
-        if each.at_least
-        else value
-    )
+    return f"\N{GREATER-THAN OR EQUAL TO} {grouped(f'{value:,.1f}')}" if each.at_least else value
 
 
 def _table(advice: Advice, prices: Prices) -> Table:

@@ -4,7 +4,7 @@ those of *Dynamic synchronous/asynchronous replication* (Natanzon, Bachmat), Fig
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,43 @@ _SHOWN = (Mode.SYNC, Mode.STRICT_SYNC, Mode.SEMI_SYNC, Mode.ASYNC)
 #: In these the background is grey.
 _BANDS = (Mode.SEMI_SYNC, Mode.ASYNC)
 Values = npt.NDArray[np.float64]
+#: The plots over time, by key: title, caption, y axis; and the lines.
+_OVER_TIME: dict[str, tuple[tuple[str, str, str], Callable[[Course], dict[str, Values]]]] = {
+    "latency": (
+        (
+            "latency of writes, over time",
+            "Until the client's answer; mean of each part of the time. Grey: out of sync.",
+            "latency (ms)",
+        ),
+        lambda found: {"mean latency": found.latency_ms},
+    ),
+    "iops": (
+        ("answered writes per second, over time", "Grey: out of sync.", "writes per second"),
+        lambda found: {"writes per second": found.iops},
+    ),
+    "lag": (
+        (
+            "lag and M, over time",
+            "Answered writes that the secondary does not have, and how much that may be (M); the "
+            "greatest of each part of the time. Grey: out of sync.",
+            "MiB",
+        ),
+        lambda found: {"lag": found.lag_bytes / MIB, "M": found.limit_bytes / MIB},
+    ),
+    "age": (
+        (
+            "age of the secondary, over time",
+            "Of the oldest answered write that the secondary does not have. Grey: out of sync.",
+            "age (s)",
+        ),
+        lambda found: {"age": found.lag_s},
+    ),
+}
+#: The plots of points, by the number of the paper's figure: x axis, and its values.
+_FIGURES: dict[int, tuple[str, Callable[[Course], Values]]] = {
+    7: ("writes per second", lambda found: found.iops),
+    8: ("outstanding writes", lambda found: found.outstanding),
+}
 
 
 def report(found: Sequence[Recording]) -> Report:
@@ -84,9 +121,11 @@ def _section(each: Recording) -> Section:
         Column("99 %", "ms", 3), Column("slowest", "ms", 1), Column("received after", "ms", 3),
     )  # fmt: skip
     table = Table(columns, rows)
-    plots = (_latency(each, fine), _iops(each, fine), _lag(each, fine), _age(each, fine))
-    more = (_by_rate(each, coarse), _by_outstanding(each, coarse))
-    return Section(each.name, (), (*plots, *more), table, f"{slug(each.name)}-live", table)
+    plots = (
+        *(_over_time(each, fine, key) for key in _OVER_TIME),
+        *(_points(each, coarse, number) for number in _FIGURES),
+    )
+    return Section(each.name, (), plots, table, f"{slug(each.name)}-live", table)
 
 
 def _row(each: Recording, mode: Mode) -> tuple[Cell, ...]:
@@ -126,18 +165,12 @@ def _bands(found: Course, *heights: Values) -> tuple[Line, ...]:
     return tuple(lines)
 
 
-def _over_time(
-    each: Recording,
-    found: Course,
-    key: str,
-    words: tuple[str, str, str],
-    *lines: tuple[str, Values],
-) -> Plot:
-    """words: title, caption, y axis."""
-    title, caption, unit = words
-    columns = (Column(_SINCE, "", 1), *(Column(name, "", 3) for name, _ in lines), Column("mode"))
+def _over_time(each: Recording, found: Course, key: str) -> Plot:
+    (title, caption, unit), lines_of = _OVER_TIME[key]
+    lines = lines_of(found)
+    columns = (Column(_SINCE, "", 1), *(Column(name, "", 3) for name in lines), Column("mode"))
     rows = tuple(
-        (float(found.at_s[at]), *(float(y[at]) for _, y in lines), found.modes[at].value)
+        (float(found.at_s[at]), *(float(y[at]) for y in lines.values()), found.modes[at].value)
         for at in range(len(found.at_s))
     )
     return Plot(
@@ -148,72 +181,18 @@ def _over_time(
         Axis(unit),
         Table(columns, rows),
         (
-            *_bands(found, *(y for _, y in lines)),
+            *_bands(found, *lines.values()),
             *(
                 Line(name, found.at_s.tolist(), y.tolist(), tone, marker=False)
-                for tone, (name, y) in enumerate(lines)
+                for tone, (name, y) in enumerate(lines.items())
             ),
         ),
     )
 
 
-def _latency(each: Recording, found: Course) -> Plot:
-    words = (
-        "latency of writes, over time",
-        "Until the client's answer; mean of each part of the time. Grey: out of sync.",
-        "latency (ms)",
-    )
-    return _over_time(each, found, "latency", words, ("mean latency", found.latency_ms))
-
-
-def _iops(each: Recording, found: Course) -> Plot:
-    words = (
-        "answered writes per second, over time",
-        "Grey: out of sync.",
-        "writes per second",
-    )
-    return _over_time(each, found, "iops", words, ("writes per second", found.iops))
-
-
-def _lag(each: Recording, found: Course) -> Plot:
-    words = (
-        "lag and M, over time",
-        "Answered writes that the secondary does not have, and how much that may be (M); the "
-        "greatest of each part of the time. Grey: out of sync.",
-        "MiB",
-    )
-    lines = (("lag", found.lag_bytes / MIB), ("M", found.limit_bytes / MIB))
-    return _over_time(each, found, "lag", words, *lines)
-
-
-def _age(each: Recording, found: Course) -> Plot:
-    words = (
-        "age of the secondary, over time",
-        "Of the oldest answered write that the secondary does not have. Grey: out of sync.",
-        "age (s)",
-    )
-    return _over_time(each, found, "age", words, ("age", found.lag_s))
-
-
-def _by_rate(each: Recording, found: Course) -> Plot:
-    words = (
-        "latency by writes per second",
-        "Each point is a part of the time, of a second or more. As in the paper's Figure 7.",
-    )
-    return _points(each, found, "figure-7", words, "writes per second", found.iops)
-
-
-def _by_outstanding(each: Recording, found: Course) -> Plot:
-    words = (
-        "latency by outstanding writes",
-        "Each point is a part of the time, of a second or more. As in the paper's Figure 8.",
-    )
-    return _points(each, found, "figure-8", words, "outstanding writes", found.outstanding)
-
-
-def _points(
-    each: Recording, found: Course, key: str, words: tuple[str, str], unit: str, x: Values
-) -> Plot:
+def _points(each: Recording, found: Course, number: int) -> Plot:
+    unit, values = _FIGURES[number]
+    x = values(found)
     lines = []
     rows: list[tuple[Cell, ...]] = []
     for tone, mode in enumerate(_SHOWN):
@@ -223,9 +202,10 @@ def _points(
             lines.append(Line(mode.value, xs, ys, tone, joined=False))
             rows += [(mode.value, *pair) for pair in zip(xs, ys, strict=True)]
     return Plot(
-        f"{slug(each.name)}-{key}",
-        f"{each.name}: {words[0]}",
-        words[1],
+        f"{slug(each.name)}-figure-{number}",
+        f"{each.name}: latency by {unit}",
+        "Each point is a part of the time, of a second or more. As in the paper's Figure "
+        f"{number}.",
         Axis(unit),
         Axis("latency (ms)"),
         Table((Column("mode"), Column(unit, "", 1), Column("latency", "ms", 3)), tuple(rows)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -186,6 +186,29 @@ def _line(
     )
 
 
+def _pairs(
+    workloads: Sequence[Workload],
+    found: dict[str, list[Assessed]],
+    values: Mapping[str, Callable[[Assessed], float]],
+    least: float,
+) -> tuple[Line, ...]:
+    """Lines of two values in MiB for each trace: solid, and dashed, which many traces do not have.
+    least: what is drawn for nothing, on a logarithmic axis.
+    """
+    drawn = list(values.items())[: 2 if len(workloads) <= _PAIRS_MAX else 1]
+    return tuple(
+        _line(
+            f"{each.name}, {name}",
+            found[each.name],
+            [max(value(e) / MIB, least) for e in _x(found[each.name])],
+            number,
+            dash=dash,
+        )
+        for number, each in enumerate(workloads)
+        for dash, (name, value) in enumerate(drawn)
+    )
+
+
 def _seconds(found: dict[str, list[Assessed]]) -> list[float]:
     return sorted({e.updates.seconds for each in found.values() for e in each if e.updates.seconds})
 
@@ -238,29 +261,26 @@ def _link_needed(
 
 
 def _lost(workloads: Sequence[Workload], found: dict[str, list[Assessed]]) -> Plot:
-    lines: list[Line] = []
-    rows: list[tuple[Cell, ...]] = []
-    few = len(workloads) <= _PAIRS_MAX
-    for number, each in enumerate(workloads):
-        fixed = _x(found[each.name])
-        expected = [max(e.loss.expected / MIB, 1e-6) for e in fixed]
-        worst = [max(e.loss.worst / MIB, 1e-6) for e in fixed]
-        lines.append(_line(f"{each.name}, expected", fixed, expected, number))
-        if few:
-            lines.append(_line(f"{each.name}, worst", fixed, worst, number, dash=1))
-        for e in found[each.name]:
-            rows.append(
-                (
-                    each.name,
-                    name_of(e.updates),
-                    e.loss.expected / MIB,
-                    e.loss.worst / MIB,
-                    e.lag.mean_s / 60,
-                    e.lag.median_s / 60,
-                    e.lag.p95_s / 60,
-                    e.lag.worst_s / 60,
-                )
-            )
+    lines = _pairs(
+        workloads,
+        found,
+        {"expected": lambda e: e.loss.expected, "worst": lambda e: e.loss.worst},
+        1e-6,
+    )
+    rows: list[tuple[Cell, ...]] = [
+        (
+            each.name,
+            name_of(e.updates),
+            e.loss.expected / MIB,
+            e.loss.worst / MIB,
+            e.lag.mean_s / 60,
+            e.lag.median_s / 60,
+            e.lag.p95_s / 60,
+            e.lag.worst_s / 60,
+        )
+        for each in workloads
+        for e in found[each.name]
+    ]
     columns = (
         Column("trace"), Column("interval"), Column("expected loss", "MiB", 2),
         Column("worst loss", "MiB", 2), Column("lag: mean", "min", 2), Column("median", "min", 2),
@@ -270,30 +290,27 @@ def _lost(workloads: Sequence[Workload], found: dict[str, list[Assessed]]) -> Pl
         "data-at-risk",
         "Data lost at a failure, by update interval",
         "Solid: at a random moment; dashed: at the worst moment of the trace."
-        if few
+        if len(workloads) <= _PAIRS_MAX
         else "At a random moment; the worst moment is in the table.",
         interval_axis(_seconds(found)),
         log_axis("lost at a failure (MiB)", [y for line in lines for y in line.y]),
         Table(columns, tuple(rows)),
-        tuple(lines),
+        lines,
     )
 
 
 def _space(workloads: Sequence[Workload], found: dict[str, list[Assessed]], terms: Terms) -> Plot:
-    lines: list[Line] = []
-    rows: list[tuple[Cell, ...]] = []
-    few = len(workloads) <= _PAIRS_MAX
-    for number, each in enumerate(workloads):
-        fixed = _x(found[each.name])
-        source = [max(e.space_source / MIB, 1e-3) for e in fixed]
-        there = [max(e.space_destination / MIB, 1e-3) for e in fixed]
-        lines.append(_line(f"{each.name}, source", fixed, source, number))
-        if few:
-            lines.append(_line(f"{each.name}, destination", fixed, there, number, dash=1))
-        rows += [
-            (each.name, name_of(e.updates), e.space_source / MIB, e.space_destination / MIB)
-            for e in found[each.name]
-        ]
+    lines = _pairs(
+        workloads,
+        found,
+        {"source": lambda e: e.space_source, "destination": lambda e: e.space_destination},
+        1e-3,
+    )
+    rows: list[tuple[Cell, ...]] = [
+        (each.name, name_of(e.updates), e.space_source / MIB, e.space_destination / MIB)
+        for each in workloads
+        for e in found[each.name]
+    ]
     columns = (
         Column("trace"), Column("interval"), Column(f"source, {terms.keep_source} kept", "MiB"),
         Column(f"destination, {terms.keep_destination} kept", "MiB"),
@@ -304,14 +321,14 @@ def _space(workloads: Sequence[Workload], found: dict[str, list[Assessed]], term
         (
             f"Solid: {terms.keep_source} snapshots at the source; dashed: "
             f"{terms.keep_destination} at the destination"
-            if few
+            if len(workloads) <= _PAIRS_MAX
             else f"{terms.keep_source} snapshots at the source"
         )
         + ". An upper bound: blocks that were empty before hold nothing.",
         interval_axis(_seconds(found)),
         log_axis("held by snapshots (MiB)", [y for line in lines for y in line.y]),
         Table(columns, tuple(rows)),
-        tuple(lines),
+        lines,
     )
 
 

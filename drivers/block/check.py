@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,8 +56,7 @@ def check_volume(path: Path, *, progress: Progress | None = None) -> CheckReport
     report = CheckReport()
     if damage:
         report.findings.append(f"{damage}; the next update replaces it")
-    store = BlockStore(path, writable=False)
-    try:
+    with closing(BlockStore(path, writable=False)) as store:
         verified = BitMap64()
         images = {"the live image": record.live}
         for entry in record.snapshots:
@@ -68,8 +68,6 @@ def check_volume(path: Path, *, progress: Progress | None = None) -> CheckReport
                 )
         for name, root in images.items():
             _Image(store, name, root, verified, report, progress).check()
-    finally:
-        store.close()
     return report
 
 

@@ -51,16 +51,17 @@ from mirrord.drivers.contract import Capability, Clones, Driver
 from mirrord.drivers.filerecords import FileRecords
 from mirrord.drivers.refusals import (
     base_missing,
+    demand_snapshot,
     not_a_mirror,
     not_empty,
     not_live,
     nothing_shown,
     other_mirror,
-    snapshot_missing,
     staging_missing,
 )
 from mirrord.drivers.streams import Receiver, SendStream
 from mirrord.system import locks
+from mirrord.system.openers import name_of
 
 
 class BlockDriver(Trees, FileRecords, Driver, Clones):
@@ -317,11 +318,7 @@ class BlockDriver(Trees, FileRecords, Driver, Clones):
         writer = None if kept or not is_volume(self._path) else writer_of(self._path)
         if writer is None or limit < 1:
             return []
-        try:
-            name = Path(f"/proc/{writer.pid}/comm").read_text(errors="replace").strip()
-        except OSError:
-            name = "?"
-        return [OpenWriter(writer.pid, name, self.location)]
+        return [OpenWriter(writer.pid, name_of(writer.pid), self.location)]
 
     def freeze(self) -> None:
         """Hold the writers' lock until the thaw. `Busy` when a writer has it."""
@@ -458,10 +455,7 @@ class BlockDriver(Trees, FileRecords, Driver, Clones):
         return record
 
     def _entry(self, record: RootRecord, guid: str) -> Entry:
-        entry = record.entry(guid)
-        if entry is None:
-            raise snapshot_missing(str(self), guid)
-        return entry
+        return demand_snapshot(record.entry(guid), str(self), guid)
 
     def _intact_base(self, record: RootRecord, guid: str) -> Entry:
         entry = record.entry(guid)

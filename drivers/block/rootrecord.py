@@ -290,14 +290,11 @@ def _reserve(path: Path, size_bytes: int) -> None:
     with contextlib.suppress(OSError):
         if place.exists() and place.stat().st_blocks * 512 >= size_bytes:
             return
-        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.posix_fallocate(descriptor, 0, size_bytes)
-        except OSError:
-            place.unlink()
-            raise
-        finally:
-            os.close(descriptor)
+        with files.opened(place, os.O_WRONLY | os.O_CREAT, 0o600) as descriptor:
+            try:
+                os.posix_fallocate(descriptor, 0, size_bytes)
+            except OSError:
+                place.unlink()
 
 
 @functools.lru_cache(maxsize=2048)

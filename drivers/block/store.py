@@ -28,6 +28,7 @@ from mirrord.drivers.block.format import (
 from mirrord.drivers.refusals import no_space
 from mirrord.system import files, steps
 from mirrord.system.explain import quota_exceeded
+from mirrord.system.libc import lib
 from mirrord.system.native import block_checksums
 
 #: Tree nodes kept in memory for an open volume: 24 MiB.
@@ -35,8 +36,7 @@ _CACHED_NODES_MAX = (24 << 20) // BLOCK_BYTES
 #: Data files that are open at once: a volume may have many more.
 _FILES_MAX = 64
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+lib.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 
 @contextmanager
@@ -195,7 +195,7 @@ class BlockStore:
             file = self._file_for_writing(segment_of(address))
         except OSError:
             return
-        _libc.fallocate(
+        lib.fallocate(
             file, _PUNCH_HOLE_KEEP_SIZE, number_of(address) * BLOCK_BYTES, count * BLOCK_BYTES
         )
 

@@ -16,7 +16,7 @@ from mirrord.drivers.block.format import BLOCK_BYTES, Root
 from mirrord.drivers.block.place import is_volume
 from mirrord.drivers.block.store import BlockStore
 from mirrord.drivers.block.tree import RadixTree
-from mirrord.drivers.refusals import snapshot_missing
+from mirrord.drivers.refusals import demand_snapshot
 from mirrord.drivers.snapshottrees import StoredTrees, Subject, VolumeTrees
 
 #: Blocks of the volume in one of the tree.
@@ -39,9 +39,8 @@ class Trees(StoredTrees):
     def _subject(self, request: VerifyRequest) -> Subject:
         path = Path(self.location)
         entry = rootrecord.load(path).entry(request.guid) if is_volume(path) else None
-        entry = entry or staging.received(path, request.guid)
-        if entry is None:
-            raise snapshot_missing(str(self), request.guid)
+        found = entry or staging.received(path, request.guid)
+        entry = demand_snapshot(found, str(self), request.guid)
         make = partial(_ContentTree, path, entry.root, request)
         return Subject(request.guid, str(path), tree=make)
 

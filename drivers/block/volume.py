@@ -33,7 +33,7 @@ from mirrord.drivers.block.place import foreign_content
 from mirrord.drivers.block.reclaim import punch_runs, reclaim_snapshots, reclaim_unheld
 from mirrord.drivers.block.rootrecord import Entry, RootRecord, content_digest
 from mirrord.drivers.block.store import BlockStore, io_errors
-from mirrord.drivers.refusals import snapshot_missing
+from mirrord.drivers.refusals import demand_snapshot
 from mirrord.system import clock, files, locks
 
 #: Blocks written between checks of the memory used by changed nodes: 4 MiB.
@@ -338,10 +338,7 @@ class Volume:
 
     def entry(self, guid: str) -> Entry:
         """The table entry of a snapshot; `NotFound`."""
-        found = self.record.entry(guid)
-        if found is None:
-            raise snapshot_missing(str(self.path), guid)
-        return found
+        return demand_snapshot(self.record.entry(guid), str(self.path), guid)
 
     def info(self) -> dict[str, object]:
         """What `mirrord volume info` shows; sizes in bytes."""

@@ -5,34 +5,27 @@ and by mirrord for short operations or while it freezes the volume.
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from mirrord.core.errors import MIRROR, Busy, Refused
 from mirrord.drivers.block.store import io_errors
-from mirrord.system import clock, locks
+from mirrord.system import locks
 
 #: Purposes other than mirrord's own short operations.
 WRITING = "writing"
 FREEZING = "freezing the volume for a switch"
 
 _FILE = "writer"
-_POLL_S = 0.02
 
 
 def take(path: Path, purpose: str, wait_s: float) -> ExitStack:
     """Take the lock until the result is closed; `Busy` when not free within `wait_s`."""
     what = f"the block volume '{path}'"
-    deadline = clock.monotonic_s() + wait_s
-    with ExitStack() as stack:
-        while True:
-            try:
-                with io_errors(str(path), "locking the volume"):
-                    stack.enter_context(locks.exclusive(path / _FILE, purpose, what=what))
-                return stack.pop_all()
-            except Busy:
-                if clock.monotonic_s() > deadline:
-                    raise
-                clock.sleep_s(_POLL_S)
+    with ExitStack() as stack, io_errors(str(path), "locking the volume"):
+        lock = partial(locks.exclusive, path / _FILE, purpose, what=what)
+        stack.enter_context(locks.waited_for(lock, wait_s))
+        return stack.pop_all()
 
 
 def holder(path: Path, purpose: str) -> locks.Holder | None:

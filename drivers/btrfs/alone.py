@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import fcntl
 import os
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from mirrord.core.errors import Busy
 from mirrord.drivers.btrfs.layout import Layout
-from mirrord.system import clock
+from mirrord.system import clock, files, locks
 
 #: How long such a program may take to end: its disk may be slow. A query does not wait as long.
 _WAIT_S = 60.0
@@ -30,24 +29,18 @@ def receive_lock(place: Layout, where: str) -> int:
 
 def locked(folder: Path, where: str) -> int:
     """A descriptor of a folder, locked; `Busy` when somebody else does not unlock it in time."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    until_s = clock.monotonic_s() + _WAIT_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return descriptor
-        except OSError as error:
-            if error.errno != errno.EWOULDBLOCK or clock.monotonic_s() > until_s:
-                os.close(descriptor)
-                if error.errno != errno.EWOULDBLOCK:
-                    raise
-                raise Busy(
-                    "the program that applies an earlier transfer is still running",
-                    where=where,
-                    why="its mirrord process was killed, and the disk is slow or hangs",
-                    hint="Run the same command again when it has ended ('pgrep -af receive').",
-                ) from None
-            clock.sleep_s(_POLL_S)
+    with ExitStack() as stack:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        stack.callback(os.close, descriptor)
+        if not locks.lock_within(descriptor, _WAIT_S):
+            raise Busy(
+                "the program that applies an earlier transfer is still running",
+                where=where,
+                why="its mirrord process was killed, and the disk is slow or hangs",
+                hint="Run the same command again when it has ended ('pgrep -af receive').",
+            )
+        stack.pop_all()
+        return descriptor
 
 
 def wait_until_idle(place: Layout, is_owned: Callable[[], bool]) -> None:
@@ -60,12 +53,6 @@ def wait_until_idle(place: Layout, is_owned: Callable[[], bool]) -> None:
 
 
 def _is_idle(place: Layout) -> bool:
-    with contextlib.suppress(FileNotFoundError):
-        descriptor = os.open(place.staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        finally:
-            os.close(descriptor)
+    with suppress(FileNotFoundError), files.opened(place.staging, os.O_DIRECTORY) as used:
+        return locks.try_lock(used, fcntl.LOCK_SH)
     return True

@@ -19,7 +19,7 @@ from mirrord.core.model import ReceiveRequest, Snapshot, SnapshotKind
 from mirrord.drivers.btrfs import layout, subvolume
 from mirrord.drivers.btrfs.alone import locked, wait_until_idle
 from mirrord.drivers.btrfs.layout import Layout, Record
-from mirrord.system import files, steps
+from mirrord.system import files, locks, steps
 from mirrord.system.native import StreamDigest
 
 #: magic, sequence, version, flags, position, digest of the prefix, uuid of the snapshot
@@ -138,17 +138,9 @@ def _process(pid: int) -> str:
 
 
 def _is_owned(path: Path) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return _owner_lives(descriptor)
-    finally:
-        os.close(descriptor)
+    with contextlib.suppress(FileNotFoundError), files.opened(path, os.O_DIRECTORY) as descriptor:
+        return not locks.try_lock(descriptor, fcntl.LOCK_SH) and _owner_lives(descriptor)
+    return False
 
 
 def _owner_lives(descriptor: int) -> bool:

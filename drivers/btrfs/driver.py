@@ -231,9 +231,7 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
     def changed_since(self, guid: str) -> bool:
         """See `Driver.changed_since`."""
         place = self._live_place()
-        one = store.find_to_send(place, guid)
-        if one is None:
-            raise refusals.snapshot_missing(str(self), guid)
+        one = refusals.demand_snapshot(store.find_to_send(place, guid), str(self), guid)
         return not failover.unchanged(place.view, one)
 
     # Source
@@ -246,9 +244,8 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
     ) -> tuple[Layout, SnapshotEntry | None, SnapshotEntry]:
         """The place, the base and the incremental, each intact."""
         place = self._place()
-        newer = store.find_to_send(place, incremental)
-        if newer is None:
-            raise refusals.snapshot_missing(str(self), incremental)
+        found = store.find_to_send(place, incremental)
+        newer = refusals.demand_snapshot(found, str(self), incremental)
         if not newer.snapshot.intact:
             raise Diverged(
                 "the snapshot was changed after it was taken",
@@ -493,4 +490,4 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
         for path in (*own, place.lock_file):
             if path.exists():
                 files.remove_file("BTRFS:FORGET:MARK", path)
-        layout.remove_empty_store("BTRFS:FORGET:STORE", place)
+        layout.remove_empty_store(place)

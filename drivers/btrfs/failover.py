@@ -54,7 +54,7 @@ class Parts:
     def delete(self, wrapper: Path) -> None:
         """Delete a folder with a volume that was set aside and is superfluous."""
         subvolume.delete("BTRFS:ROLLBACK:DELETE", wrapper / wrapper.name)
-        _remove_wrapper(wrapper)
+        files.remove_folder("BTRFS:ROLLBACK:LEFTOVER", wrapper)
 
 
 def promote(place: Layout, start: SnapshotEntry | None, where: str, parts: Parts) -> None:
@@ -175,7 +175,7 @@ def reinstate(place: Layout, name: str, where: str, parts: Parts) -> None:
         else:
             files.rename("BTRFS:REINSTATE:EXCHANGE", wrapper / name, place.view)
     if wrapper.is_dir() and not subvolume.is_subvolume(wrapper / name):
-        _remove_wrapper(wrapper)
+        files.remove_folder("BTRFS:ROLLBACK:LEFTOVER", wrapper)
 
 
 def _move_to_swap(place: Layout, name: str) -> None:
@@ -208,7 +208,8 @@ def _keep_set_aside(
     for wrapper in _set_aside_folders(place):
         volume = wrapper / wrapper.name
         if not subvolume.is_subvolume(volume):
-            _remove_wrapper(wrapper)  # the exchange was not reached, or was undone
+            # The exchange was not reached, or was undone.
+            files.remove_folder("BTRFS:ROLLBACK:LEFTOVER", wrapper)
             continue
         _freeze(place, wrapper, parts)
         mine = _has_name(wrapper.name, keep_as)
@@ -268,12 +269,6 @@ def _is_redundant(volume: Path, target: SnapshotEntry, parts: Parts) -> bool:
             return False
         clock.sleep_s(_OPENING_S)
     return same()
-
-
-def _remove_wrapper(wrapper: Path) -> None:
-    for rest in wrapper.iterdir():
-        files.remove_file("BTRFS:ROLLBACK:LEFTOVER", rest)
-    files.remove_directory("BTRFS:ROLLBACK:LEFTOVER", wrapper)
 
 
 def _freeze(place: Layout, wrapper: Path, parts: Parts) -> None:

@@ -11,7 +11,6 @@ before it. So they are frozen by mirrord only while the volume is.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shlex
 import sys
@@ -19,7 +18,7 @@ import sys
 from mirrord.core.errors import Busy, MirrordError, Refused
 from mirrord.drivers.btrfs import layout, subvolume
 from mirrord.drivers.btrfs.layout import Layout
-from mirrord.system import clock, files
+from mirrord.system import files, locks
 from mirrord.system.deadman import Deadman
 
 #: How long the freeze of another process is awaited: when that was killed, it ends by itself.
@@ -145,17 +144,10 @@ def _changing(where: str) -> Busy:
 
 
 def _claim(held: int, where: str) -> None:
-    until_s = clock.monotonic_s() + _ENDING_S
-    while True:
-        try:
-            return fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if clock.monotonic_s() < until_s:
-                clock.sleep_s(0.01)
-                continue
-            raise Busy(
-                "the volume is frozen by another mirrord process",
-                where=where,
-                why="it is about to switch the volume",
-                hint="Wait until that process has ended, then run the same command again.",
-            ) from None
+    if not locks.lock_within(held, _ENDING_S):
+        raise Busy(
+            "the volume is frozen by another mirrord process",
+            where=where,
+            why="it is about to switch the volume",
+            hint="Wait until that process has ended, then run the same command again.",
+        )

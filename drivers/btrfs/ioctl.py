@@ -20,6 +20,7 @@ from mirrord.core.errors import IoFailed, MirrordError, NoSpace, Refused
 from mirrord.drivers import refusals
 from mirrord.system import explain
 from mirrord.system.files import opened
+from mirrord.system.libc import checked, lib
 from mirrord.system.native import BtrfsBlocks, BtrfsExtents
 
 SEND_NO_FILE_DATA = 0x1
@@ -66,8 +67,7 @@ _AT_SYMLINK_NOFOLLOW = 0x100
 _STATX_MOUNT_ID = 0x1000
 _SEND_VERSION_FILE = Path("/sys/fs/btrfs/features/send_stream_version")
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.ioctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p]
+lib.ioctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -93,9 +93,7 @@ def _ioctl(
     descriptor: int, request: int, argument: ctypes.Structure | ctypes.Array[ctypes.c_char]
 ) -> None:
     """ioctl without the GIL; raises OSError."""
-    if _libc.ioctl(descriptor, request, ctypes.byref(argument)) < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+    checked(lib.ioctl(descriptor, request, ctypes.byref(argument)))
 
 
 def _ioctl_at(path: str | Path, request: int, argument: ctypes.Array[ctypes.c_char]) -> None:
@@ -309,7 +307,7 @@ def mount_id(path: str | Path) -> int | None:
     None when the kernel does not report it (before Linux 5.8) or the path does not exist.
     """
     found = _Statx()
-    failed = _libc.statx(
+    failed = lib.statx(
         _AT_FDCWD, os.fsencode(path), _AT_SYMLINK_NOFOLLOW, _STATX_MOUNT_ID, ctypes.byref(found)
     )
     return found.mount_id if not failed and found.mask & _STATX_MOUNT_ID else None
@@ -349,9 +347,7 @@ def filesystem_facts(path: str | Path) -> tuple[str, int]:
 def is_btrfs(path: str | Path) -> bool:
     """Whether `path` (links are followed) is on btrfs."""
     result = _Statfs()
-    if _libc.statfs(os.fsencode(path), ctypes.byref(result)) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(path))
+    checked(lib.statfs(os.fsencode(path), ctypes.byref(result)), str(path))
     return int(result.type) & 0xFFFFFFFF == _BTRFS_SUPER_MAGIC
 
 

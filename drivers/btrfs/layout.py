@@ -266,17 +266,23 @@ def make_store(op: str, layout: Layout, *, public: bool) -> None:
         files.make_directory(f"{op}:FOLDER", folder, mode=0o700)
 
 
-def remove_empty_store(op: str, layout: Layout) -> None:
+def remove_empty_store(layout: Layout) -> None:
     """Remove the empty folders of the store."""
-    folders = [layout.staging, layout.checkpoints, layout.swap]
-    folders += [layout.diverged, layout.pins]
-    folders += [layout.repair, layout.verify]
-    for folder in (*folders, layout.snapshots, layout.store, layout.store.parent):
+    for folder in (
+        layout.staging,
+        layout.checkpoints,
+        layout.swap,
+        layout.diverged,
+        layout.pins,
+        layout.repair,
+        layout.verify,
+        layout.snapshots,
+        layout.store,
+        layout.store.parent,
+    ):
         if folder.is_dir() and not os.listdir(folder):
-            if subvolume.is_subvolume(folder):
-                subvolume.delete(op, folder)
-            else:
-                files.remove_directory(op, folder)
+            remove = subvolume.delete if subvolume.is_subvolume(folder) else files.remove_directory
+            remove("BTRFS:FORGET:STORE", folder)
 
 
 # Records

@@ -19,7 +19,7 @@ from mirrord.core.model import Snapshot, SnapshotKind
 from mirrord.core.text import escaped
 from mirrord.core.units import format_few
 from mirrord.drivers import memberstreams, refusals
-from mirrord.drivers.btrfs import failover, layout, reserve, store, subvolume
+from mirrord.drivers.btrfs import failover, layout, reserve, store, subvolume, taking
 from mirrord.drivers.btrfs.layout import Layout
 from mirrord.drivers.btrfs.store import SnapshotEntry
 from mirrord.drivers.memberstreams import MEMBERS_MAX, Manifest, Member
@@ -154,12 +154,7 @@ def take(place: Layout, name: str, listed: str, where: str) -> Snapshot:
     They are taken in the inner store; the folder of the root's is then moved, with the list. When
     a nested subvolume was created, renamed or removed meanwhile, they are taken again.
     """
-    if not place.live:
-        raise refusals.not_live(where)
-    layout.make_store("BTRFS:STORE", place, public=False)
-    if listed not in ("", subvolume.info(place.view).uuid):
-        raise refusals.replaced(where, "it was replaced just now")
-    target = place.snapshots / layout.component(name, where)
+    target = taking.wrapper_of(place, name, listed, where)
     done, spread_ns = store.in_wrapper(place, target, SnapshotKind.REFERENCE), 0
     if done is None:
         layout.make_store("BTRFS:STORE", place.inner, public=False)

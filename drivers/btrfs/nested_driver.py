@@ -123,18 +123,14 @@ class NestedDriver(BtrfsDriver):
     @guarded
     def members(self, guid: str) -> dict[str, str]:
         """See `Driver.members`."""
-        one = store.find(self._place(), guid)
-        if one is None:
-            raise refusals.snapshot_missing(str(self), guid)
+        one = refusals.demand_snapshot(store.find(self._place(), guid), str(self), guid)
         return {member.guid: member.path for member in nested.manifest_of(one).members}
 
     @guarded
     def changed_since(self, guid: str) -> bool:
         """See `Driver.changed_since`."""
         place = self._live_place()
-        one = store.find(place, guid)
-        if one is None:
-            raise refusals.snapshot_missing(str(self), guid)
+        one = refusals.demand_snapshot(store.find(place, guid), str(self), guid)
         found = nested.of(place)
         return not nested_live.unchanged(place, place.view, found, one, str(self))
 
@@ -275,7 +271,7 @@ class NestedDriver(BtrfsDriver):
             files.remove_file("BTRFS:FORGET:MARK", nested_live.begun_file(place))
         files.remove_directory("BTRFS:FORGET:STORE", place.inner.store / "transfers")
         if place.inner.store.is_dir():
-            layout.remove_empty_store("BTRFS:FORGET:STORE", place.inner)
+            layout.remove_empty_store(place.inner)
         super().forget()
 
     # Failing over

@@ -52,9 +52,7 @@ def discard(place: Layout) -> None:
     for wrapper in place.repair.iterdir() if place.repair.is_dir() else ():
         if subvolume.is_subvolume(wrapper / wrapper.name):
             subvolume.delete("BTRFS:REPAIR:DISCARD", wrapper / wrapper.name)
-        for rest in wrapper.iterdir():
-            files.remove_file("BTRFS:REPAIR:DISCARD", rest)
-        files.remove_directory("BTRFS:REPAIR:DISCARD", wrapper)
+        files.remove_folder("BTRFS:REPAIR:DISCARD", wrapper)
 
 
 def _copy(place: Layout, where: str) -> Path:

@@ -66,9 +66,7 @@ def remove_spools(place: Layout) -> None:
     """Remove the streams that earlier versions kept."""
     folder = place.store / "spool"
     if folder.is_dir():
-        for file in folder.iterdir():
-            files.remove_file("BTRFS:DISCARD:SPOOL", file)
-        files.remove_directory("BTRFS:DISCARD:SPOOL", folder)
+        files.remove_folder("BTRFS:DISCARD:SPOOL", folder)
 
 
 def stagings(place: Layout) -> list[Staging]:

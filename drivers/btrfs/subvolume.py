@@ -11,7 +11,6 @@ import contextlib
 import errno
 import functools
 import os
-import re
 import stat
 import threading
 from collections.abc import Collection, Iterator, Mapping
@@ -21,7 +20,7 @@ from typing import NamedTuple
 from mirrord.core.errors import Refused, Unsupported
 from mirrord.core.text import escaped
 from mirrord.drivers.btrfs import ioctl
-from mirrord.system import steps
+from mirrord.system import openers, steps
 from mirrord.system.files import opened
 
 try:
@@ -193,7 +192,8 @@ def snapshots(op: str, wanted: Mapping[Path, Path], *, read_only: bool) -> None:
 
 def _swap_file_active(volume: Path) -> Refused:
     """The error for ETXTBSY when a snapshot of `volume` is taken."""
-    named = " ".join(escaped(path) for path in _active_swap_files(volume)) or "a swap file"
+    active = openers.swap_files(os.stat(volume).st_dev)
+    named = " ".join(map(escaped, active)) or "a swap file"
     return Refused(
         "no snapshot can be taken while a swap file in the volume is active",
         where=f"btrfs:{volume}",
@@ -201,22 +201,6 @@ def _swap_file_active(volume: Path) -> Refused:
         hint=f"Run 'swapoff {named}', and create the swap file in a separate subvolume that is "
         "not mirrored. Then run the same command again.",
     )
-
-
-def _active_swap_files(volume: Path) -> list[str]:
-    """The active swap files in the subvolume."""
-    device = os.stat(volume).st_dev
-    found = []
-    for line in Path("/proc/swaps").read_bytes().splitlines()[1:]:
-        # White space is escaped as a backslash with three octal digits.
-        octal = line.split()[0]
-        path = re.sub(rb"\\([0-7]{3})", lambda digits: bytes([int(digits[1], 8)]), octal)
-        try:
-            if os.stat(path).st_dev == device:
-                found.append(os.fsdecode(path))
-        except OSError:
-            continue  # in another mount namespace
-    return found
 
 
 def delete(op: str, path: str | Path) -> None:

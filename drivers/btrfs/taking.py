@@ -21,16 +21,21 @@ class Wanted(NamedTuple):
     done: bool
 
 
-def ready(place: Layout, name: str, listed: str, where: str) -> Wanted:
-    """Prepare for the snapshot. listed: the uuid that the live volume had when its snapshots were
-    listed, "" when they were not.
+def wrapper_of(place: Layout, name: str, listed: str, where: str) -> Path:
+    """The folder for a snapshot that is to be taken, in a store that exists. listed: the uuid that
+    the live volume had when its snapshots were listed, "" when they were not.
     """
     if not place.live:
         raise refusals.not_live(where)
     layout.make_store("BTRFS:STORE", place, public=False)
     if listed not in ("", subvolume.info(place.view).uuid):
         raise refusals.replaced(where, "it was replaced just now")
-    wrapper = place.snapshots / layout.component(name, where)
+    return place.snapshots / layout.component(name, where)
+
+
+def ready(place: Layout, name: str, listed: str, where: str) -> Wanted:
+    """Prepare for the snapshot. listed: see `wrapper_of`."""
+    wrapper = wrapper_of(place, name, listed, where)
     done = store.in_wrapper(place, wrapper, SnapshotKind.REFERENCE) is not None
     if not done:
         # The commit of the snapshot makes the folder durable as well.

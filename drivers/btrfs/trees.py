@@ -35,23 +35,20 @@ class Trees(StoredTrees):
         one = store.shown(place)  # of two copies this one: an interrupted repair may have left both
         if one is None or request.guid != one.snapshot.guid:
             one = store.find_to_send(place, request.guid) or staging.received(place, request.guid)
-        if one is None:
-            raise refusals.snapshot_missing(str(self), request.guid)
+        wanted = refusals.demand_snapshot(one, str(self), request.guid)
 
         def changed() -> Changed | None:
             base = store.find_to_send(place, request.base)
-            if base is None or not base.snapshot.intact or not one.snapshot.intact:
+            if base is None or not base.snapshot.intact or not wanted.snapshot.intact:
                 return None
-            return walk.changed_since(base, one, str(self))
+            return walk.changed_since(base, wanted, str(self))
 
-        return Subject(request.guid, str(one.path), changed)
+        return Subject(request.guid, str(wanted.path), changed)
 
     @guarded
     def verify_read(self, guid: str, path: str, offset: int, length: int) -> bytes:
         """See `Verification.verify_read`."""
-        one = store.find_to_send(self._place(), guid)
-        if one is None:
-            raise refusals.snapshot_missing(str(self), guid)
+        one = refusals.demand_snapshot(store.find_to_send(self._place(), guid), str(self), guid)
         length = max(0, min(length, PIECE_BYTES))
         return repair.read(one.path, path, max(0, offset), length, str(self))
 

@@ -195,9 +195,7 @@ class ImageDriver(Driver, Live):
         """See `Live.live_start`."""
         for address in (link, peer):
             check_address(address)
-        end = self._demand_end()
-        with self.lock(f"mirrord {end.name}"):
-            end = self._demand_end()
+        with self._locked_end() as end:
             wanted = end._replace(peer=peer or end.peer)
             if link and (link.rpartition(":")[0] or link) != end.link.rpartition(":")[0]:
                 wanted = wanted._replace(link=self._process.address(link))
@@ -247,9 +245,7 @@ class ImageDriver(Driver, Live):
         check_address(address)
         for network in allowed:
             check_address(network)
-        end = self._demand_end()
-        with self.lock(f"mirrord {end.name}"):
-            end = self._demand_end()
+        with self._locked_end() as end:
             where = address or f"unix:{paths.standard().run / end.name}.nbd"
             path = at_path(where)
             if not address:
@@ -282,9 +278,7 @@ class ImageDriver(Driver, Live):
 
     def live_unserve(self) -> bool:
         """See `Live.live_unserve`."""
-        end = self._demand_end()
-        with self.lock(f"mirrord {end.name}"):
-            end = self._demand_end()
+        with self._locked_end() as end:
             if self._process.is_running():
                 self._process.ask("unserve")
             for address in end.served:
@@ -363,8 +357,7 @@ class ImageDriver(Driver, Live):
 
     def live_break(self) -> None:
         """See `Live.live_break`."""
-        end = self._demand_end()
-        with self.lock(f"mirrord {end.name}"):
+        with self._locked_end():
             self._process.break_off()
 
     def live_rejoin(self) -> None:
@@ -377,9 +370,8 @@ class ImageDriver(Driver, Live):
 
     def _keep(self, settings: dict[str, Any], *lines: str) -> None:
         """Record settings of the end, by field, and tell them to its process, if that runs."""
-        end = self._demand_end()
-        with self.lock(f"mirrord {end.name}"):
-            end = self._demand_end()._replace(**settings)
+        with self._locked_end() as found:
+            end = found._replace(**settings)
             self._record(end)
             self._process.write_config(self._lines(end))
             if self._process.status().running:
@@ -387,8 +379,7 @@ class ImageDriver(Driver, Live):
                     self._process.ask(line)
 
     def _tell(self, line: str) -> None:
-        end = self._demand_end()
-        with self.lock(f"mirrord {end.name}"):
+        with self._locked_end():
             self._process.ask(line)
 
     def live_remove(self) -> None:
@@ -426,6 +417,12 @@ class ImageDriver(Driver, Live):
                 hint=f"Run 'mirrord initialize {MIRROR}' first.",
             )
         return end
+
+    @contextmanager
+    def _locked_end(self) -> Iterator[_End]:
+        """The end, which no other process changes meanwhile."""
+        with self.lock(f"mirrord {self._demand_end().name}"):
+            yield self._demand_end()
 
     def _record(self, end: _End) -> None:
         data = json.dumps(end._asdict()).encode()

@@ -189,8 +189,7 @@ class LiveProcess:
 
     def _start_child(self, log: Path) -> None:
         words = [native.live_program(), "run", "--config", "config"]
-        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
+        with files.opened(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600) as descriptor:
             # `setsid --fork`: it belongs to nobody, so nobody has to wait for its end.
             started = command.start(
                 ["setsid", "--fork", *words],
@@ -199,8 +198,6 @@ class LiveProcess:
                 stderr=descriptor,
                 folder=self._store,
             )
-        finally:
-            os.close(descriptor)
         started.wait()
 
     def _start_unit(self, name: str) -> None:

@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from mirrord.agent.rules import parse_rules
@@ -111,8 +111,6 @@ def serve_tls(address: tuple[str, int], paths: Paths, *, compress: str = "auto")
     os.umask(0o077)
     paths.make()
     server = TlsServer(paths.pki, Peers(paths.peers).of, one, address, say=_log.warning)
-    print(f"listening on {address[0] or '*'}:{server.port}", flush=True)
-    try:
+    with closing(server):
+        print(f"listening on {address[0] or '*'}:{server.port}", flush=True)
         server.run()
-    finally:
-        server.close()

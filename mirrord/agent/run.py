@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import mirrord
@@ -23,7 +23,7 @@ from mirrord.link.exchange import Exchange
 from mirrord.link.hello import VERSIONS, Hello
 from mirrord.link.lane import Lane
 from mirrord.link.session import Session
-from mirrord.system import clock
+from mirrord.system import clock, files
 from mirrord.system.explain import explained
 from mirrord.system.paths import Paths
 from mirrord.transport.base import ByteStream
@@ -68,9 +68,8 @@ def serve_stdio(settings: Settings, paths: Paths) -> None:
     reading, writing = os.dup(0), os.dup(1)
     # Output of anything that prints from now on must not get between the frames.
     os.dup2(2, 1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    with files.opened(os.devnull) as nothing:
+        os.dup2(nothing, 0)
     client = os.environ.get("SSH_CONNECTION", "").partition(" ")[0] or "the client"
     serve(FdStream(reading, writing, client), settings, Serving(paths))
 
@@ -107,14 +106,11 @@ class Serving:
 
 def serve(stream: ByteStream, settings: Settings, serving: Serving) -> MirrordError | None:
     """Serve one session until it ends; returns the reason."""
-    lane = greeting.new_lane(stream)
-    try:
+    with closing(greeting.new_lane(stream)) as lane:
         theirs = greeting.expect(lane, timeout_s=_GREETING_S)
         with explained(), _admitted(lane, theirs, settings, serving):
             greeting.say(lane, _ours(settings, theirs))
             return _serve_session(lane, settings, theirs, serving)
-    finally:
-        lane.close()
 
 
 def _ours(settings: Settings, theirs: Hello) -> Hello:

@@ -203,8 +203,10 @@ class Catalogue(Snapshots, Watchbook, Verifications):
         )
         return Direction(*row) if row else None
 
-    def set_direction(self, mirror_id: str, source_site: str, *, since_ns: int) -> None:
-        """Record the source site, and since when; no change when it is already recorded."""
+    def set_direction(self, mirror_id: str, source_site: str, *, since_ns: int = 0) -> None:
+        """Record the source site, and since when (0: it was found rather than changed); no change
+        when it is already recorded.
+        """
         self._change(
             "DIRECTION:SET",
             "INSERT INTO direction VALUES (?, ?, ?) ON CONFLICT (mirror_id) DO UPDATE "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from mirrord.core.errors import Refused
@@ -23,12 +23,8 @@ def running(*, quiet: bool = False) -> Iterator[Runner]:
     from mirrord.cli.watch import watcher
     from mirrord.daemon import build
 
-    with watcher(quiet=quiet) as watching:
-        runner = build.runner(watching)
-        try:
-            yield runner
-        finally:
-            runner.close()
+    with watcher(quiet=quiet) as watching, closing(build.runner(watching)) as runner:
+        yield runner
 
 
 def show(result: Result, *, as_json: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from mirrord.core.states import Activity
@@ -23,11 +23,8 @@ def watcher(*, quiet: bool) -> Iterator[Any]:
 
         yield Silent()
     elif sys.stderr.isatty():
-        bar = _Bar()
-        try:
+        with closing(_Bar()) as bar:
             yield bar
-        finally:
-            bar.close()
     else:
         yield _Lines()
 

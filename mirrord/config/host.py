@@ -9,16 +9,8 @@ from typing import Any, NamedTuple
 from mirrord.config import strict
 from mirrord.config.reading import rates
 from mirrord.core.errors import ConfigError
-from mirrord.core.model import Definition
+from mirrord.core.model import Caps, Definition
 from mirrord.core.names import did_you_mean
-
-
-class Limits(NamedTuple):
-    """How many transfers may run at once: in total, per host, per destination file system."""
-
-    transfers: int = 4
-    per_host: int = 4
-    per_filesystem: int = 2
 
 
 class AlarmTargets(NamedTuple):
@@ -40,7 +32,7 @@ class Host(NamedTuple):
     """
 
     zone: str = "UTC"
-    limits: Limits = Limits()
+    limits: Caps = Caps()
     throttle: str = ""
     transfer_throttle: str = ""
     links: Mapping[str, str] = {}
@@ -109,7 +101,7 @@ def load(file: Path, *, zone: Callable[[], str] = lambda: "UTC") -> Host:
     usual = Host()
     return Host(
         zone=values["zone"] if "zone" in values else zone(),
-        limits=Limits(**values.get("limits", {})),
+        limits=Caps(**values.get("limits", {})),
         throttle=throttle.get("host", ""),
         transfer_throttle=throttle.get("transfer", ""),
         links=values.get("links", {}),

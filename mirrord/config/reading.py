@@ -6,10 +6,10 @@ docs/config.md describes each key.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from mirrord.config import live, members, policies, strict
 from mirrord.core.endpoint import parse_endpoint
@@ -31,6 +31,7 @@ from mirrord.core.units import parse_size
 from mirrord.core.verification import parse_mode
 
 KEEP_MAX = 10_000
+_Group = TypeVar("_Group")
 #: The kind of a ZFS endpoint with its descendants.
 TREE = "zfs-tree"
 #: How many reference snapshots are kept by default.
@@ -188,6 +189,23 @@ _KEYS: strict.Keys = {
 }
 _DIRECT = ("window", "merge_above", "compress", "ack", "prune_share", "retries", "checkpoint_days")
 _ABOUT_TIMES = ("zone", "jitter", "windows", "blackouts")
+#: By the keys of the file, the fields of each group.
+_TIMING = {"schedule": "rules", **{key: key for key in _ABOUT_TIMES}}
+_PROMISE = {
+    "rpo": "rpo_s",
+    "warn_percent": "warn",
+    "error_percent": "error",
+    "stall": "stall_s",
+}
+_PACE = {key: key for key in ("throttle", "borrow", "io_pressure", "link")}
+_VERIFYING = {
+    "verify_rate": "rate",
+    "verify_max_age": "max_age_s",
+    "verify_updates": "updates",
+    "verify_schedule": "schedule",
+    "verify_mode": "mode",
+}
+_HOOK_COMMANDS = {**{key: key for key in _HOOKS}, "timeout": "timeout_s"}
 #: The older format, without sites.
 _OLD_KEYS: strict.Keys = {
     "source": lambda value: parse_endpoint(strict.text(value), what="source"),
@@ -326,7 +344,8 @@ class _Reader:
         override = self._overrides.get(source, {})
         values = {**self._values, **override}
         if override.get("schedule") == ():  # drops all of the common schedule
-            values |= {key: override.get(key, ()) for key in _ABOUT_TIMES}
+            dropped = {*_ABOUT_TIMES} - override.keys()
+            values = {key: value for key, value in values.items() if key not in dropped}
         kept = {
             **{name: site["keep"] for name, site in self._sites.items() if "keep" in site},
             **override.get("keep", {}),
@@ -356,11 +375,11 @@ class _Reader:
             keep_destination=kept.get(destination, KEEP_AS_DESTINATION),
             snapshots=self._sites[source].get("snapshots", ()),
             file=self._file,
-            timing=_timing(values),
-            promise=_promise(values),
-            pace=_pace(values),
-            verify=_verifying(values),
-            hooks=_hooks(self._sites[source].get("hooks", {})),
+            timing=_group(Timing, _TIMING, values),
+            promise=_group(Promise, _PROMISE, values),
+            pace=_group(Pace, _PACE, values),
+            verify=_group(Verifying, _VERIFYING, values),
+            hooks=_group(HookCommands, _HOOK_COMMANDS, self._sites[source].get("hooks", {})),
             pausing=_pausing(values),
             site_names=(first, second),
             source_site=source,
@@ -421,53 +440,16 @@ def recursive_end(endpoint: Endpoint, where: str) -> Endpoint:
     return endpoint._replace(kind=TREE)
 
 
-def _timing(values: dict[str, Any]) -> Timing:
-    return Timing(
-        rules=values.get("schedule", ()),
-        zone=values.get("zone") or "",
-        jitter=values.get("jitter") or "",
-        windows=values.get("windows", ()),
-        blackouts=values.get("blackouts", ()),
-    )
-
-
-def _promise(values: dict[str, Any]) -> Promise:
-    usual = Promise()
-    return Promise(
-        values.get("rpo"),
-        values.get("warn_percent", usual.warn),
-        values.get("error_percent", usual.error),
-        values.get("stall", usual.stall_s),
-    )
-
-
-def _pace(values: dict[str, Any]) -> Pace:
-    return Pace(
-        values.get("throttle", ""),
-        values.get("borrow", 1.0),
-        values.get("io_pressure"),
-        values.get("link", ""),
-    )
+def _group(
+    kind: Callable[..., _Group], fields: Mapping[str, str], values: Mapping[str, Any]
+) -> _Group:
+    """A group of settings; one that is not in the file has its default. fields: by key."""
+    return kind(**{field: values[key] for key, field in fields.items() if key in values})
 
 
 def _pausing(values: dict[str, Any]) -> Pausing:
     max_s = values.get("pause_max", Pausing().max_s)
     return Pausing(values.get("pause", ""), max_s, values.get("pause_alarm", max_s / 2))
-
-
-def _verifying(values: dict[str, Any]) -> Verifying:
-    return Verifying(
-        values.get("verify_rate", 0),
-        values.get("verify_max_age"),
-        values.get("verify_updates", False),
-        values.get("verify_schedule", ()),
-        values.get("verify_mode", Verifying().mode),
-    )
-
-
-def _hooks(values: dict[str, Any]) -> HookCommands:
-    programs = {key: value for key, value in values.items() if key != "timeout"}
-    return HookCommands(**programs, timeout_s=values.get("timeout", HookCommands().timeout_s))
 
 
 def _check_schedule(timing: Timing, where: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 from mirrord.catalogue.store import Catalogue
@@ -9,7 +10,6 @@ from mirrord.config.definitions import Definitions
 from mirrord.config.migrate import Migrated, migrated
 from mirrord.core.errors import Refused
 from mirrord.core.results import Result
-from mirrord.engine import direction
 from mirrord.system import files
 from mirrord.system.explain import explained
 from mirrord.system.paths import Paths
@@ -68,13 +68,9 @@ def _record(paths: Paths, found: list[Migrated]) -> None:
     """Their old form says which end is the source now: the first site."""
     if not found or not paths.catalogue.exists():
         return
-    catalogue = Catalogue(paths.catalogue)
-    try:
+    with closing(Catalogue(paths.catalogue)) as catalogue:
         for one in found:
-            definition = one.definition
-            direction.record(catalogue, definition.id, definition.source_site)
-    finally:
-        catalogue.close()
+            catalogue.set_direction(one.definition.id, one.definition.source_site)
 
 
 def _write(one: Migrated) -> None:

@@ -123,7 +123,7 @@ class Opener:
         source = direction.find(definition, ends)
         if source is None:
             return definition
-        direction.record(self.catalogue, definition.id, source)
+        self.catalogue.set_direction(definition.id, source)
         return self.definitions.load(name, source)
 
     def _limits_for(self, definition: Definition) -> Limits | None:

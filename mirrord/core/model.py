@@ -264,6 +264,14 @@ class RemoteHost(NamedTuple):
     connect_s: float = 10.0
 
 
+class Caps(NamedTuple):
+    """How many transfers may run at once: in total, per host, per destination file system."""
+
+    transfers: int = 4
+    per_host: int = 4
+    per_filesystem: int = 2
+
+
 class Timing(NamedTuple):
     """When a mirror runs, as written in its definition (mirrord.schedules parses it).
 

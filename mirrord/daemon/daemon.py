@@ -37,7 +37,7 @@ from mirrord.daemon.watch import Watch
 from mirrord.daemon.workers import Workers
 from mirrord.engine.limits import Limits
 from mirrord.engine.progress import RunFiles
-from mirrord.scheduler.jobs import Caps, Job, Outcome
+from mirrord.scheduler.jobs import Job, Outcome
 from mirrord.scheduler.scheduler import Scheduler
 from mirrord.scheduler.watched import Standing, Watched
 from mirrord.system import clock
@@ -65,7 +65,7 @@ class Daemon:
         self.scheduler = Scheduler(
             self.timers,
             self._start,
-            caps=Caps(*self.host.limits),
+            caps=self.host.limits,
             told=lambda name, change: self.ledger.tell(name, change),
         )
         self.store = StatusStore(self.scheduler)
@@ -91,7 +91,7 @@ class Daemon:
         self._recovering: set[str] = set()
         #: The commands to which the daemon adds what only it knows.
         self._own: dict[str, Callable[[Call[Any], Watcher], Awaitable[Any]]] = {
-            "reload": self._reload,
+            "reload": lambda _call, _to: self.reload(),
             "status": self._status,
             "alarms": self._alarms,
             "schedule_next": self._schedule_next,
@@ -200,7 +200,7 @@ class Daemon:
             self.host = host
             self.limits.configure(host)
             self.workers.configure(host)
-            self.scheduler.queue.caps = Caps(*host.limits)
+            self.scheduler.queue.caps = host.limits
             changed = {name for name, count in self._changes.items() if count != before[name]}
             self._define(known, changed)
             self.scheduler.pump()
@@ -398,9 +398,6 @@ class Daemon:
             self._changes[name] += 1
             await self._refreshed(name)
         return value
-
-    async def _reload(self, _call: Call[Any], _to: Watcher) -> Result:
-        return await self.reload()
 
     async def _status(self, call: Call[Any], to: Watcher) -> list[MirrorStatus]:
         name = call.arguments.get("name")

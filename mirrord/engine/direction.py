@@ -43,9 +43,12 @@ def source_of(catalogue: Catalogue, mirror_id: str) -> str:
     return found.source_site if found else ""
 
 
-def record(catalogue: Catalogue, mirror_id: str, source_site: str, *, since_ns: int = 0) -> None:
-    """Record which site is the source. since_ns: 0 when it was found rather than changed."""
-    catalogue.set_direction(mirror_id, source_site, since_ns=since_ns)
+def reversed_since_ns(catalogue: Catalogue, definition: Definition) -> int | None:
+    """Since when the sites have changed roles, 0 when that is not known; None: they have not."""
+    if not definition.reversed:
+        return None
+    known = catalogue.direction(definition.id)
+    return known.since_ns if known else 0
 
 
 def source_by(record: Relationship, definition: Definition) -> str:

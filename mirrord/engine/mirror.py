@@ -14,7 +14,7 @@ from mirrord.core.results import Watcher
 from mirrord.core.states import Activity, Already, Refusal, State, Verb, judge
 from mirrord.drivers.contract import Driver
 from mirrord.drivers.refusals import other_mirror, view_replaced
-from mirrord.engine import direction, plan, preempt, relation
+from mirrord.engine import plan, preempt, relation
 from mirrord.engine.members import Members
 from mirrord.engine.parts import Ends, Relation, RunContext
 from mirrord.engine.progress import RunFiles
@@ -92,7 +92,7 @@ class Mirror:
         """The same mirror in the other direction, which is recorded."""
         site = self.definition.destination_site
         definition = self.relation.definitions.load(self.name, site)
-        direction.record(self.catalogue, self.id, site, since_ns=clock.now_ns())
+        self.catalogue.set_direction(self.id, site, since_ns=clock.now_ns())
         agreed = self.relation.defined(definition)
         return Mirror(agreed, Ends(self.destination, self.source), self.context)
 
@@ -234,13 +234,7 @@ class Mirror:
     @contextmanager
     def hold_here(self, verb: Verb, *, activity: Activity = Activity.IDLE) -> Iterator[ExitStack]:
         """Hold the mirror on this host only: for when the destination cannot be reached."""
-        with ExitStack() as stack:
-            with preempt.passing(self):
-                stack.enter_context(
-                    locks.exclusive(self.run.lock, verb.value, what=f"mirror '{self.name}'")
-                )
-            self.run.begin(activity)
-            stack.callback(self.run.end)
+        with preempt.held(self, verb, activity=activity) as stack:
             self.context.began_s = clock.monotonic_s()
             yield stack
 

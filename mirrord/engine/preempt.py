@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Protocol
 
 from mirrord.core.errors import Busy
@@ -60,11 +60,18 @@ def first(mirror: Preempted, verb: Verb) -> Iterator[bool]:
             mirror.run.goes_first = False
 
 
-def passing(mirror: Preempted) -> AbstractContextManager[None]:
-    """Take the mirror's lock in this block; `Busy` while another process has priority."""
-    if mirror.run.goes_first:
-        return nullcontext()
-    return locks.passing(mirror.run.gate, what=f"mirror '{mirror.name}'")
+@contextmanager
+def held(
+    mirror: Preempted, verb: Verb, *, activity: Activity = Activity.IDLE
+) -> Iterator[ExitStack]:
+    """Hold the mirror on this host for one verb; `Busy` names the holder, or who has priority."""
+    run, what = mirror.run, f"mirror '{mirror.name}'"
+    with ExitStack() as stack:
+        with nullcontext() if run.goes_first else locks.passing(run.gate, what=what):
+            stack.enter_context(locks.exclusive(run.lock, verb.value, what=what))
+        run.begin(activity)
+        stack.callback(run.end)
+        yield stack
 
 
 def _stop(mirror: Preempted, verb: Verb) -> bool:

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from mirrord.catalogue.store import Confirmed, Operation
@@ -216,14 +215,14 @@ def _undecided_of(operation: Operation, where: Driver, mark: str) -> str:
         return ""  # set aside already, and read-only since
     if verb is Verb.RESTORE and role is Role.ABSENT and operation.arguments.base is None:
         return ""
-    began = datetime.fromtimestamp(operation.started_ns / 1e9, UTC).astimezone()
+    began = clock.format_moment(operation.started_ns)
     if role is not Role.LIVE:
-        return f"{where} is no longer what it was at {began:%Y-%m-%d %H:%M:%S}"
+        return f"{where} is no longer what it was at {began}"
     if operation.phase in ("begun", "promoted", "swapped"):
         if where.is_marked(mark):
             return ""
-        return f"{where} was written to, or replaced, after {began:%Y-%m-%d %H:%M:%S}"
-    return f"{where} was made writable after {began:%Y-%m-%d %H:%M:%S}"
+        return f"{where} was written to, or replaced, after {began}"
+    return f"{where} was made writable after {began}"
 
 
 def _loser(mirror: Mirror, operation: Operation) -> Members:
@@ -322,8 +321,7 @@ def _thaw(mirror: Mirror, where: Driver) -> None:
 
 def drop(mirror: Mirror, pending: Pending) -> None:
     """Give up a transfer that could be resumed, with its checkpoint and its snapshot."""
-    operation = mirror.catalogue.operation(mirror.id)
-    assert operation is not None
+    operation = failover_steps.begun(mirror)
     mirror.destination.discard(pending.transfer_id)
     _take_back(mirror, pending.snapshot.name)
     gone = [pending.snapshot.guid] if _drop_snapshot(mirror, operation) else []
@@ -350,9 +348,7 @@ def end_owners(mirror: Mirror) -> None:
     """The resumed transfer of a user snapshot is done. Delete the snapshot that was taken to follow
     it: what follows is planned again.
     """
-    operation = mirror.catalogue.operation(mirror.id)
-    assert operation is not None
-    _drop_snapshot(mirror, operation)
+    _drop_snapshot(mirror, failover_steps.begun(mirror))
     mirror.catalogue.end(mirror.id)
 
 

@@ -191,7 +191,7 @@ def _check_members(mirror: Mirror, record: Relationship) -> None:
 
 def _turn(mirror: Mirror, source: str) -> None:
     """According to the ends this site is the source, not the one that it was opened with."""
-    direction.record(mirror.catalogue, mirror.id, source)
+    mirror.catalogue.set_direction(mirror.id, source)
     if mirror.catalogue.mirror(mirror.id) is not None:
         text = f"{source} is the source, according to the relationship record at the ends"
         mirror.catalogue.add_event(mirror.id, "warning", text)

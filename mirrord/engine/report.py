@@ -21,7 +21,7 @@ from mirrord.core.status import (
 from mirrord.core.units import format_duration
 from mirrord.core.verification import standing
 from mirrord.drivers.contract import Driver
-from mirrord.engine import plan, shown, stillpaused
+from mirrord.engine import direction, plan, shown, stillpaused
 from mirrord.engine.failures import UPDATE
 from mirrord.engine.mirror import Mirror, one_line
 from mirrord.system import clock, locks
@@ -77,7 +77,7 @@ def read(mirror: Mirror, operation: Operation | None, *, busy: bool) -> Reading:
         confirmed_ns=seen.confirmed_ns,
         schedule=tuple(definition.timing.rules),
         rpo_s=definition.promise.rpo_s,
-        reversed_since_ns=_reversed_since_ns(mirror),
+        reversed_since_ns=direction.reversed_since_ns(mirror.catalogue, mirror.definition),
         shown=seen.name,
         faults=tuple(faults),
         failures=tuple(failures),
@@ -104,14 +104,6 @@ def _long_pause(mirror: Mirror, last: TransferRecord) -> list[Finding]:
         return []
     text = f"the application was {report.line()}, longer than {format_duration(alarm_s)}"
     return [Finding(AlarmKind.PAUSE, Level.WARNING, text)]
-
-
-def _reversed_since_ns(mirror: Mirror) -> int | None:
-    """Since when the sites have changed roles, 0 when that is not known; None: they have not."""
-    if not mirror.definition.reversed:
-        return None
-    known = mirror.catalogue.direction(mirror.id)
-    return known.since_ns if known else 0
 
 
 def _members(mirror: Mirror) -> tuple[MemberPair, ...]:

@@ -5,7 +5,6 @@ Each fault is a problem in `status` and an alarm of the daemon; docs/alarms.md.
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ from mirrord.core.states import State
 from mirrord.core.units import format_size
 from mirrord.engine import relation
 from mirrord.engine.mirror import Mirror, one_line
-from mirrord.system import locks
+from mirrord.system import clock, locks
 from mirrord.system.waiting import LOOK_S
 
 #: Less than this is a full file system: not even the records of a transfer fit.
@@ -156,9 +155,7 @@ def _is_another(mirror: Mirror, guid: str) -> bool:
 
 def _another(mirror: Mirror, row: MirrorRow, name: str, taken_ns: int) -> Finding:
     """Both ends are valid, but the destination does not show what was committed last."""
-    taken = ""
-    if taken_ns:
-        taken = f" (taken {datetime.fromtimestamp(taken_ns / 1e9, UTC).astimezone():%F %T})"
+    taken = f" (taken {clock.format_moment(taken_ns)})" if taken_ns else ""
     committed = _name(mirror, row.confirmed_guid, None)
     return _fault(
         f"the destination {mirror.destination} shows {name}{taken}, but {committed} was committed "

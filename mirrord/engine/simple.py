@@ -362,7 +362,7 @@ def choose_source(mirror: Mirror, ends: Mapping[str, direction.End]) -> Result:
         data = {"source": str(mirror.source), "destination": str(mirror.destination)}
         if known == site:
             return Result("already_source", f"'{site}' is the source of '{mirror.name}'.", data)
-        direction.record(mirror.catalogue, mirror.id, site)
+        mirror.catalogue.set_direction(mirror.id, site)
         if ends[mirror.definition.destination_site].facts is not None:
             mirror.adopt()
         mirror.catalogue.add_event(mirror.id, "info", f"'{site}' was declared to be the source")

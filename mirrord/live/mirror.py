@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -16,11 +16,11 @@ from mirrord.core.live import COPY_RATE_MIN, LiveReading, LiveStatus, Mode
 from mirrord.core.model import Definition, Endpoint
 from mirrord.core.policies import DURABLE, FIXED
 from mirrord.core.results import Watcher
-from mirrord.core.states import Activity, Already, Refusal, State, Verb, judge
+from mirrord.core.states import Already, Refusal, State, Verb, judge
 from mirrord.core.units import WINDOW, window_argument
 from mirrord.drivers.contract import Driver
 from mirrord.drivers.live import Live, live_of
-from mirrord.engine import direction, preempt
+from mirrord.engine import preempt
 from mirrord.engine.limits import rate_of
 from mirrord.engine.progress import RunFiles
 from mirrord.system import clock, locks
@@ -88,16 +88,9 @@ class LiveMirror:
         policy = self.definition.policy
         return Mode(policy) if policy in FIXED else Mode.SYNC
 
-    @contextmanager
-    def hold(self, verb: Verb) -> Iterator[None]:
+    def hold(self, verb: Verb) -> AbstractContextManager[ExitStack]:
         """Hold the mirror for one verb; `Busy` names the holder."""
-        with ExitStack() as stack:
-            with preempt.passing(self):
-                what = f"mirror '{self.name}'"
-                stack.enter_context(locks.exclusive(self.run.lock, verb.value, what=what))
-            self.run.begin(Activity.IDLE)
-            stack.callback(self.run.end)
-            yield
+        return preempt.held(self, verb)
 
     def permit(self, verb: Verb) -> Already | State:
         """The table's verdict for `verb`; raises `Refused` when it is a refusal."""
@@ -119,7 +112,7 @@ class LiveMirror:
     def turned(self) -> None:
         """Record that the sites have changed roles."""
         site = self.definition.destination_site
-        direction.record(self.catalogue, self.id, site, since_ns=clock.now_ns())
+        self.catalogue.set_direction(self.id, site, since_ns=clock.now_ns())
 
     # The ends
 

@@ -8,6 +8,7 @@ from mirrord.core.records import AlarmKind, Finding, Level
 from mirrord.core.states import State
 from mirrord.core.status import MemberPair, MirrorStatus, Reading, RunningVerb, judge
 from mirrord.drivers.live import Live
+from mirrord.engine import direction
 from mirrord.engine.failures import UPDATE
 from mirrord.live.mirror import LiveMirror
 from mirrord.system import clock, locks
@@ -37,10 +38,7 @@ def read(mirror: LiveMirror, *, busy: bool) -> Reading:
         )
         for one in failures
     ]
-    lag_s, since = found.lag_s, None
-    if mirror.definition.reversed:
-        known = mirror.catalogue.direction(mirror.id)
-        since = known.since_ns if known else 0
+    lag_s = found.lag_s
     source, destination = str(mirror.source), str(mirror.destination)
     return Reading(
         name=mirror.name,
@@ -51,7 +49,7 @@ def read(mirror: LiveMirror, *, busy: bool) -> Reading:
         state=state,
         confirmed_ns=0 if lag_s is None else found.read_ns - round(lag_s * 1e9),
         rpo_s=mirror.definition.promise.rpo_s,
-        reversed_since_ns=since,
+        reversed_since_ns=direction.reversed_since_ns(mirror.catalogue, mirror.definition),
         view=mirror.destination.location,
         faults=tuple(faults),
         failures=tuple(failures),

@@ -12,7 +12,7 @@ from mirrord.core.states import Activity, Already, State, Verb
 from mirrord.core.units import format_duration, format_size
 from mirrord.drivers.live import Live
 from mirrord.drivers.refusals import image_in_use, image_not_empty, images_differ_in_size
-from mirrord.engine import direction, preempt, rights
+from mirrord.engine import preempt, rights
 from mirrord.engine.mirror import one_line
 from mirrord.live.mirror import LiveMirror
 from mirrord.system import clock
@@ -66,7 +66,7 @@ def initialize(mirror: LiveMirror) -> Result:
             _create(mirror)
         mirror.set_copy_rate(mirror.source, mirror.source.live_status())
         mirror.start()
-        direction.record(mirror.catalogue, mirror.id, mirror.definition.source_site)
+        mirror.catalogue.set_direction(mirror.id, mirror.definition.source_site)
         mirror.set_traffic(mirror.source.live_status())
         mirror.set_mode(mirror.source, mirror.first_mode)
         began_s = clock.monotonic_s()

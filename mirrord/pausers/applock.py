@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from contextlib import ExitStack
 from pathlib import Path
 
 from mirrord.core.errors import Busy, PauseFailed
-from mirrord.system import clock
-
-_POLL_S = 0.01
+from mirrord.system import locks
 
 
 def lock(path: Path, stack: ExitStack, patience_s: float) -> int:
@@ -24,20 +21,14 @@ def lock(path: Path, stack: ExitStack, patience_s: float) -> int:
             "the application cannot be paused", where=str(path), why=error.strerror or ""
         ) from None
     stack.callback(os.close, descriptor)
-    until_s = clock.monotonic_s() + patience_s
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return descriptor
-        except BlockingIOError:
-            if clock.monotonic_s() > until_s:
-                raise Busy(
-                    "another mirror pauses this application",
-                    where=str(path),
-                    why="or its hook program, which a killed process has left, is still running",
-                    hint="Run the same command again.",
-                ) from None
-            clock.sleep_s(_POLL_S)
+    if not locks.lock_within(descriptor, patience_s):
+        raise Busy(
+            "another mirror pauses this application",
+            where=str(path),
+            why="or its hook program, which a killed process has left, is still running",
+            hint="Run the same command again.",
+        )
+    return descriptor
 
 
 def _opened(path: Path) -> int:

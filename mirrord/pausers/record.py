@@ -7,8 +7,8 @@ still be paused: the next command resumes it.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -19,11 +19,10 @@ from mirrord.core.errors import MirrordError
 from mirrord.core.pause import LeftPaused
 from mirrord.pausers.applock import lock
 from mirrord.pausers.registry import open_pauser
-from mirrord.system import clock
+from mirrord.system import locks
 
 #: Longer than another process needs to resume.
 _PATIENCE_S = 5.0
-_POLL_S = 0.02
 _BYTES_MAX = 1 << 20
 #: In the place of a pauser.
 UNKNOWN = "an application"
@@ -39,7 +38,7 @@ def recorded(
     left. The second list: what an earlier one has left of what is paused now.
     """
     left: list[LeftPaused] = []
-    with _held(path, os.O_CREAT, None) as descriptor:
+    with _held(path, os.O_CREAT, math.inf) as descriptor:
         assert descriptor is not None, path
         same = {one[:3] for one in paused}  # all but the reason
         known = _read(descriptor)
@@ -60,7 +59,7 @@ def check(path: Path, paused: Sequence[LeftPaused]) -> None:
 def add(path: Path, left: Sequence[LeftPaused]) -> None:
     """Record that applications of other hosts may still be paused."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    with _held(path, os.O_CREAT, None) as descriptor:
+    with _held(path, os.O_CREAT, math.inf) as descriptor:
         assert descriptor is not None, path
         same = {(one.host, one.pauser) for one in left}
         before = [one for one in _read(descriptor) if (one.host, one.pauser) not in same]
@@ -126,9 +125,9 @@ def _exists(one: LeftPaused) -> bool:
 
 
 @contextmanager
-def _held(path: Path, flags: int, patience_s: float | None) -> Iterator[int | None]:
+def _held(path: Path, flags: int, patience_s: float) -> Iterator[int | None]:
     """The record, locked; None when there is none, or another process is at work with it.
-    patience_s: how long to wait for that; None: for ever.
+    patience_s: how long to wait for that.
     """
     while True:
         try:
@@ -139,7 +138,7 @@ def _held(path: Path, flags: int, patience_s: float | None) -> Iterator[int | No
             yield None
             return
         try:
-            if not _locked(descriptor, patience_s):
+            if not locks.lock_within(descriptor, patience_s):
                 yield None
                 return
             if os.fstat(descriptor).st_nlink:
@@ -148,17 +147,6 @@ def _held(path: Path, flags: int, patience_s: float | None) -> Iterator[int | No
             # It was removed while this process waited for the lock.
         finally:
             os.close(descriptor)
-
-
-def _locked(descriptor: int, patience_s: float | None) -> bool:
-    until_s = clock.monotonic_s() + (patience_s or 0.0)
-    while True:
-        with suppress(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        if patience_s is not None and clock.monotonic_s() >= until_s:
-            return False
-        clock.sleep_s(_POLL_S)
 
 
 def _read(descriptor: int) -> list[LeftPaused]:

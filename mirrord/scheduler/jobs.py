@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from mirrord.core.errors import MirrordError
+from mirrord.core.model import Caps
 from mirrord.core.results import UpdateNumbers
 
 
@@ -38,14 +39,6 @@ class Outcome(NamedTuple):
     duration_s: float
     update: UpdateNumbers | None
     error: MirrordError | None = None
-
-
-class Caps(NamedTuple):
-    """How many jobs may run at once."""
-
-    transfers: int
-    per_host: int
-    per_filesystem: int
 
 
 class Queue:

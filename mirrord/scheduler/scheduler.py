@@ -12,14 +12,14 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from mirrord.core.model import Definition
+from mirrord.core.model import Caps, Definition
 from mirrord.core.records import AlarmKind, Finding
 from mirrord.core.results import UpdateNumbers, has_acted
 from mirrord.core.states import TRANSFERS
 from mirrord.core.status import Reading
 from mirrord.scheduler.clockwatch import WallTimes
 from mirrord.scheduler.health import Change, View, assess
-from mirrord.scheduler.jobs import Caps, Job, Outcome, Queue
+from mirrord.scheduler.jobs import Job, Outcome, Queue
 from mirrord.scheduler.periods import closed_s, open_period_s
 from mirrord.scheduler.retries import pause_s
 from mirrord.scheduler.watched import Standing, Watched, is_held, plainly_well

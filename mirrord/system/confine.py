@@ -15,15 +15,15 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import re
 import struct
 import threading
 from collections.abc import Callable
 
 from mirrord.core.errors import Unsupported
+from mirrord.system import mounts
 from mirrord.system.command import Process
+from mirrord.system.libc import checked, lib
 
-_libc = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNS = 0x00020000
 _AT_FDCWD, _AT_EMPTY_PATH, _AT_RECURSIVE = -100, 0x1000, 0x8000
 _OPEN_TREE, _OPEN_TREE_CLONE = 428, 1 | os.O_CLOEXEC
@@ -34,8 +34,6 @@ _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
 #: What programs need in addition, and where programs and libraries are.
 _SYSTEM = ("/etc", "/proc", "/sys")
 _PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-#: How the kernel escapes white space in its tables.
-_ESCAPED = re.compile(rb"\\([0-7]{3})")
 _RDONLY, _NOSUID, _NODEV, _NOSYMFOLLOW = 0x1, 0x2, 0x4, 0x200000
 
 
@@ -71,16 +69,16 @@ def _confine(writable: str, mount: str, program: str) -> None:
     """Confine this thread."""
     opened = -1
     try:
-        _checked(_libc.unshare(_CLONE_NEWNS))
+        checked(lib.unshare(_CLONE_NEWNS))
         _set_attributes(_AT_FDCWD, "/", _AT_RECURSIVE, 0, _MS_PRIVATE)
         _detach_mounts([writable, mount, os.path.realpath(program)])
-        opened = _checked(_call(_OPEN_TREE, _AT_FDCWD, writable, _OPEN_TREE_CLONE))
+        opened = checked(_call(_OPEN_TREE, _AT_FDCWD, writable, _OPEN_TREE_CLONE))
         _set_attributes(opened, "", _AT_EMPTY_PATH, _NOSUID | _NODEV | _NOSYMFOLLOW)
         # Devices could be written to even on a read-only file system.
         _set_attributes(_AT_FDCWD, "/", _AT_RECURSIVE, _RDONLY | _NODEV)
         if mount != "/":  # the root has links that every program needs
             _set_attributes(_AT_FDCWD, mount, 0, _NOSYMFOLLOW)
-        _checked(_call(_MOVE_MOUNT, opened, "", _AT_FDCWD, writable, _MOVE_MOUNT_F_EMPTY_PATH))
+        checked(_call(_MOVE_MOUNT, opened, "", _AT_FDCWD, writable, _MOVE_MOUNT_F_EMPTY_PATH))
     except OSError as error:
         raise Unsupported(
             "the program that applies the stream cannot be confined",
@@ -98,31 +96,22 @@ def _detach_mounts(needed: list[str]) -> None:
     and contains no programs or libraries.
     """
     kept = [*needed, *_SYSTEM]
-    for point in sorted(_mount_points(), key=len, reverse=True):
+    points = (mount.path for mount in mounts.here(mounts.OF_THREAD))
+    for point in sorted(points, key=len, reverse=True):
         below = point.rstrip("/") + "/"
         is_parent = any(f"{path}/".startswith(below) for path in kept)
         if is_parent or any(below.startswith(f"{folder}/") for folder in _PROGRAMS):
             continue
-        if _libc.umount2(os.fsencode(point), _MNT_DETACH | _UMOUNT_NOFOLLOW) < 0:
+        if lib.umount2(os.fsencode(point), _MNT_DETACH | _UMOUNT_NOFOLLOW) < 0:
             number = ctypes.get_errno()
             # A mount below another one was detached with it, or is hidden.
             if number not in (errno.EINVAL, errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
                 raise OSError(number, os.strerror(number))
 
 
-def _mount_points() -> list[str]:
-    """The mount points of this thread's namespace."""
-    with open("/proc/thread-self/mountinfo", "rb") as table:  # noqa: PTH123 - no path of ours
-        points = [line.split(b" ")[4] for line in table]
-    return [
-        os.fsdecode(_ESCAPED.sub(lambda found: bytes([int(found[1], 8)]), point))
-        for point in points
-    ]
-
-
 def _set_attributes(descriptor: int, path: str, how: int, flags: int, propagation: int = 0) -> None:
     attributes = struct.pack("=4Q", flags, 0, propagation, 0)
-    _checked(_call(_MOUNT_SETATTR, descriptor, path, how, attributes, len(attributes)))
+    checked(_call(_MOUNT_SETATTR, descriptor, path, how, attributes, len(attributes)))
 
 
 def _call(number: int, *words: int | str | bytes) -> int:
@@ -130,11 +119,4 @@ def _call(number: int, *words: int | str | bytes) -> int:
         ctypes.c_long(word) if isinstance(word, int) else ctypes.c_char_p(os.fsencode(word))
         for word in words
     ]
-    return int(_libc.syscall(ctypes.c_long(number), *passed))
-
-
-def _checked(result: int) -> int:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return result
+    return int(lib.syscall(ctypes.c_long(number), *passed))

@@ -5,7 +5,6 @@ The first argument of each is the label of the step, such as `"BLOCK:COMMIT:RENA
 
 from __future__ import annotations
 
-import ctypes
 import os
 import stat
 from collections.abc import Iterator
@@ -13,12 +12,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mirrord.system import clock, steps
+from mirrord.system.libc import checked, lib
 
 #: Times of files are coarser than that on no file system in use.
 _SETTLED_NS = 2 * 10**9
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @contextmanager
@@ -58,9 +57,7 @@ def sync_filesystem(op: str, path: str | Path, held: int = -1) -> None:
     """
     steps.reached(op)
     with opened(path, os.O_RDONLY) as descriptor:
-        if _libc.syncfs(held if held >= 0 else descriptor) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), str(path))
+        checked(lib.syncfs(held if held >= 0 else descriptor), str(path))
 
 
 def sync_device(op: str, path: str | Path) -> None:
@@ -130,12 +127,10 @@ def rename(op: str, old: str | Path, new: str | Path, *, leaving: bool = False) 
 def exchange(op: str, one: str | Path, other: str | Path) -> None:
     """Swap two directory entries in one step (renameat2 RENAME_EXCHANGE); durable on return."""
     steps.reached(op)
-    failed = _libc.renameat2(
+    done = lib.renameat2(
         _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE
     )
-    if failed != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(one), None, str(other))
+    checked(done, str(one), None, str(other))
     for directory in {Path(one).parent, Path(other).parent}:
         sync_directory(directory)
 
@@ -189,3 +184,10 @@ def remove_directory(op: str, path: str | Path) -> None:
     except FileNotFoundError:
         return
     sync_directory(Path(path).parent)
+
+
+def remove_folder(op: str, path: Path) -> None:
+    """Remove a directory with the files in it."""
+    for file in path.iterdir():
+        remove_file(op, file)
+    remove_directory(op, path)

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mirrord.core.errors import MIRROR, Busy
-from mirrord.system import clock
+from mirrord.system import clock, files
 
 #: How long the lock may be held without a recorded holder: by a query, or while starting.
 _QUERY_S = 1.0
 _POLL_S = 0.05
+_POLL_PLAIN_S = 0.01
 
 
 class Holder(NamedTuple):
@@ -44,18 +45,29 @@ def share_process() -> None:
     _shared = True
 
 
+def try_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
+    """Take the kernel lock of an open file or folder; False while another has it."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def lock_within(descriptor: int, patience_s: float) -> bool:
+    """Take the kernel lock of an open file or folder; False when another has it for that long."""
+    deadline_s = clock.monotonic_s() + patience_s
+    while not try_lock(descriptor):
+        if clock.monotonic_s() >= deadline_s:
+            return False
+        clock.sleep_s(_POLL_PLAIN_S)
+    return True
+
+
 def holder_of(path: str | Path) -> Holder | None:
     """The current holder of the lock at `path`, or None."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return _read_holder(descriptor)
-    finally:
-        os.close(descriptor)
+    with suppress(FileNotFoundError), files.opened(path, os.O_RDWR) as descriptor:
+        return None if try_lock(descriptor) else _read_holder(descriptor)
     return None
 
 
@@ -95,10 +107,8 @@ def _opened(path: Path, stack: ExitStack, what: str) -> int:
             raise
         return folder
     stack.callback(os.close, descriptor)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise Busy(f"{what} is in use", why="its folder is locked: the disk is full") from None
+    if not try_lock(folder, fcntl.LOCK_SH):
+        raise Busy(f"{what} is in use", why="its folder is locked: the disk is full")
     return descriptor
 
 
@@ -111,14 +121,11 @@ def _record(descriptor: int, text: bytes) -> None:
 def _take(descriptor: int) -> bool:
     """Take the lock. A lock without a record may just be a query for its holder: wait briefly."""
     deadline_s = clock.monotonic_s() + _QUERY_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if clock.monotonic_s() > deadline_s or _recorded(descriptor):
-                return False
-            clock.sleep_s(0.001)
+    while not try_lock(descriptor):
+        if clock.monotonic_s() > deadline_s or _recorded(descriptor):
+            return False
+        clock.sleep_s(0.001)
+    return True
 
 
 def _recorded(descriptor: int) -> bytes:
@@ -171,8 +178,7 @@ def passing(path: str | Path, *, what: str) -> Iterator[None]:
     """Hold the lock at `path` briefly, without a record in it; other callers wait. `Busy` with the
     holder when it is held for longer.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
+    with files.opened(path, os.O_RDWR | os.O_CREAT, 0o644) as descriptor:
         if not _take(descriptor):
             holder = _read_holder(descriptor)  # who passes, too, has left no record
             raise Busy(
@@ -180,5 +186,3 @@ def passing(path: str | Path, *, what: str) -> Iterator[None]:
                 hint="Wait for it to end, and run the same command again.",
             )
         yield
-    finally:
-        os.close(descriptor)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 _TABLE = Path("/proc/self/mountinfo")
+#: For a thread that has a mount namespace of its own.
+OF_THREAD = Path("/proc/thread-self/mountinfo")
 #: The kernel writes these as a backslash with three octal digits.
 _ESCAPES = {ord(one): f"\\{ord(one):03o}" for one in " \t\n\\"}
 
@@ -42,9 +44,9 @@ class MountTable:
         os.close(self._descriptor)
 
 
-def here() -> list[Mount]:
+def here(table: Path = _TABLE) -> list[Mount]:
     """All that this process sees, in the order of the table: a later one hides an earlier one."""
-    return list(_listed(_TABLE.read_bytes()))
+    return list(_listed(table.read_bytes()))
 
 
 def everywhere(within: str = "") -> Iterator[Mount]:
@@ -87,11 +89,11 @@ def _listed(table: bytes) -> Iterator[Mount]:
         major, _, minor = device.partition(":")
         kind, source, *_ = rest.split(" ")
         number = os.makedev(int(major), int(minor))
-        yield Mount(number, _unescaped(root), _unescaped(path), kind, _unescaped(source))
+        yield Mount(number, unescaped(root), unescaped(path), kind, unescaped(source))
 
 
-def _unescaped(text: str) -> str:
-    """Without octal escapes (`\\040` for a space)."""
+def unescaped(text: str) -> str:
+    """Without the octal escapes of the kernel's tables (`\\040` for a space)."""
     parts = text.split("\\")
     octal = [chr(int(part[:3], 8)) + part[3:] for part in parts[1:]]
     return "".join((parts[0], *octal))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from mirrord.core.model import OpenWriter
+from mirrord.system import files, mounts
 
 _PROC = Path("/proc")
 _LOOP_GET_STATUS64 = 0x4C05
@@ -67,13 +68,14 @@ def _all_writers(device: int) -> Iterator[OpenWriter]:
     for pid in _processes():
         yield from _of_process(pid, lambda file: file.st_dev == device)
     yield from _loops(device)
-    yield from _swap_files(device)
+    for path in swap_files(device):
+        yield OpenWriter(0, "swap", path)
 
 
 def _of_process(pid: int, wanted: _Wanted) -> Iterator[OpenWriter]:
     folder = _PROC / str(pid)
     for path in (*_descriptors(folder, wanted), *_mappings(folder, wanted)):
-        yield OpenWriter(pid, _name(folder), path)
+        yield OpenWriter(pid, name_of(pid), path)
 
 
 def _descriptors(folder: Path, wanted: _Wanted) -> Iterator[str]:
@@ -117,9 +119,10 @@ def _mappings(folder: Path, wanted: _Wanted) -> Iterator[str]:
                 continue
 
 
-def _name(folder: Path) -> str:
+def name_of(pid: int) -> str:
+    """The name of a process; "?": it has ended."""
     try:
-        return (folder / "comm").read_text(errors="replace").strip()
+        return (_PROC / str(pid) / "comm").read_text(errors="replace").strip()
     except OSError:
         return "?"
 
@@ -129,11 +132,8 @@ def _loops(device: int, field: int = 0) -> Iterator[OpenWriter]:
         name = entry.parent.parent.name
         status = bytearray(_LOOP_STATUS_BYTES)
         try:
-            descriptor = os.open(f"/dev/{name}", os.O_RDONLY | os.O_CLOEXEC)
-            try:
+            with files.opened(f"/dev/{name}") as descriptor:
                 fcntl.ioctl(descriptor, _LOOP_GET_STATUS64, status)
-            finally:
-                os.close(descriptor)
             backing = os.fsdecode(entry.read_bytes().rstrip(b"\n"))
         except OSError:
             continue
@@ -152,15 +152,16 @@ def _decoded(number: int) -> int:
     return os.makedev(major, minor)
 
 
-def _swap_files(device: int) -> Iterator[OpenWriter]:
+def swap_files(device: int) -> Iterator[str]:
+    """The active swap files on the file system with that `st_dev`."""
     try:
-        lines = (_PROC / "swaps").read_text(errors="surrogateescape").splitlines()[1:]
+        lines = os.fsdecode((_PROC / "swaps").read_bytes()).split("\n")[1:-1]
     except OSError:
         return
     for line in lines:
-        path = line.split()[0].replace("\\040", " ")
+        path = mounts.unescaped(line.partition(" ")[0])
         try:
             if os.stat(path).st_dev == device:
-                yield OpenWriter(0, "swap", path)
+                yield path
         except OSError:
-            continue
+            continue  # in another mount namespace

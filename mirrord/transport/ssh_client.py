@@ -331,8 +331,7 @@ def _log_in(transport: Transport, target: Target, deadline_s: float) -> None:
     """Log in with the first key that the server accepts."""
     tried: list[str] = []
     notes: list[str] = []
-    agent = ssh_keys.Agent()
-    try:
+    with contextlib.closing(ssh_keys.Agent()) as agent:
         for what, key in ssh_keys.candidates(target, agent, notes):
             transport.auth_timeout = max(1.0, deadline_s - clock.monotonic_s())
             tried.append(f"{what} ({fingerprint(key.asbytes())})")
@@ -342,8 +341,6 @@ def _log_in(transport: Transport, target: Target, deadline_s: float) -> None:
                 if len(tried) > 1:
                     notes.append("too many keys for that server: select one with --key")
                 break
-    finally:
-        agent.close()
     raise failures.login_refused(target, tried, notes)
 
 

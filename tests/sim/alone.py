@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from mirrord.config.schedules import _parsed
 from mirrord.core.errors import MirrordError, TransferFailed
-from mirrord.core.model import Definition, Endpoint, Promise
+from mirrord.core.model import Caps, Definition, Endpoint, Promise
 from mirrord.core.results import UpdateNumbers
 from mirrord.scheduler.clockwatch import ClockWatch
-from mirrord.scheduler.jobs import Caps, Job, Outcome
+from mirrord.scheduler.jobs import Job, Outcome
 from mirrord.scheduler.scheduler import Scheduler
 from mirrord.scheduler.watched import Standing
 from mirrord.system import clock

@@ -39,10 +39,10 @@ class Roles:
                 source = direction.find(definition, ends)
             except Refused:
                 source = self._remembered
-            direction.record(catalogue, definition.id, source or definition.source_site)
+            catalogue.set_direction(definition.id, source or definition.source_site)
         return self.definitions.load(name)
 
     def adopt(self, definition: Definition) -> None:
         """The owner reverses the roles of the sites."""
         with closing(Catalogue(self._catalogue)) as catalogue:
-            direction.record(catalogue, definition.id, definition.destination_site)
+            catalogue.set_direction(definition.id, definition.destination_site)

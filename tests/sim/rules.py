@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from mirrord.core.model import Definition
+from mirrord.core.model import Caps, Definition
 from mirrord.scheduler.health import Change
-from mirrord.scheduler.jobs import Caps, Job, Queue
+from mirrord.scheduler.jobs import Job, Queue
 from mirrord.scheduler.scheduler import Scheduler
 from mirrord.scheduler.watched import Watched
 from mirrord.schedules.schedule import Schedule

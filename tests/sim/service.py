@@ -8,13 +8,14 @@ import random
 
 from mirrord.control import timing
 from mirrord.core.errors import MirrordError
+from mirrord.core.model import Caps
 from mirrord.core.records import Finding
 from mirrord.core.results import Result
 from mirrord.daemon.running import Running as Watching
 from mirrord.engine import report
 from mirrord.scheduler.clockwatch import ClockWatch
 from mirrord.scheduler.health import Change
-from mirrord.scheduler.jobs import Caps, Job, Outcome
+from mirrord.scheduler.jobs import Job, Outcome
 from mirrord.scheduler.scheduler import Scheduler
 from mirrord.scheduler.watched import Standing
 from mirrord.schedules.lag import Run

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 
 from mirrord.core.errors import MirrordError, TransferFailed
-from mirrord.core.model import Definition, Endpoint
+from mirrord.core.model import Caps, Definition, Endpoint
 from mirrord.core.records import Finding
 from mirrord.core.results import UpdateNumbers
 from mirrord.core.states import State
 from mirrord.core.status import Reading
 from mirrord.scheduler.health import Change
-from mirrord.scheduler.jobs import Caps, Job, Outcome
+from mirrord.scheduler.jobs import Job, Outcome
 from mirrord.scheduler.scheduler import Scheduler
 from mirrord.scheduler.watched import Standing, Watched
 from mirrord.schedules.schedule import Schedule

@@ -6,7 +6,8 @@ import random
 from itertools import pairwise
 
 from mirrord.core.errors import Damaged, TransferFailed
-from mirrord.scheduler.jobs import Caps, Job, Queue
+from mirrord.core.model import Caps
+from mirrord.scheduler.jobs import Job, Queue
 from mirrord.scheduler.retries import FIRST_PAUSE_S, LONGEST_PAUSE_S, pause_s
 
 CUT = TransferFailed("the connection was lost")

@@ -14,7 +14,7 @@ from mirrord.control.monitor import judge
 from mirrord.control.statustext import details, table
 from mirrord.core.errors import TransferFailed
 from mirrord.core.live import LiveReading, LiveStatus
-from mirrord.core.model import Definition, Endpoint, Promise
+from mirrord.core.model import Caps, Definition, Endpoint, Promise
 from mirrord.core.records import AlarmKind, AlarmRecord, Finding, Level
 from mirrord.core.results import UpdateNumbers
 from mirrord.core.states import State
@@ -23,7 +23,7 @@ from mirrord.core.units import format_duration, format_size
 from mirrord.daemon.metrics import Metrics
 from mirrord.daemon.running import Running
 from mirrord.daemon.status_store import StatusStore
-from mirrord.scheduler.jobs import Caps, Job, Outcome
+from mirrord.scheduler.jobs import Job, Outcome
 from mirrord.scheduler.scheduler import Scheduler
 from mirrord.scheduler.watched import Standing
 from mirrord.system import clock

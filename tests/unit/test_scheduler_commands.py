@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from mirrord.core.errors import Busy, Refused
+from mirrord.core.model import Caps
 from mirrord.core.results import UpdateNumbers
-from mirrord.scheduler.jobs import Caps, Outcome
+from mirrord.scheduler.jobs import Outcome
 from tests.unit.scheduling import CUT, Room
 from tests.unit.ticking import every
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirrord.scheduler.jobs import Caps
+from mirrord.core.model import Caps
 from tests.unit.scheduling import CUT, Room
 from tests.unit.ticking import every
 

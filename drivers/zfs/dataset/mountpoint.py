@@ -8,13 +8,13 @@ file system does not support that flag, such files are found and reported.
 from __future__ import annotations
 
 import array
-import ctypes
 import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from mirrord.system import steps
+from mirrord.system.libc import checked, lib
 
 _OPEN_TREE = 428
 _OPEN_TREE_CLONE = 1
@@ -23,7 +23,6 @@ _GET_FLAGS, _SET_FLAGS = 0x80086601, 0x40086602
 _IMMUTABLE = 0x10
 #: An attribute of the directory: mirrord made it immutable.
 _GUARDED = "trusted.mirrord.guarded"
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @contextmanager
@@ -32,10 +31,7 @@ def _opened(folder: str) -> Iterator[int]:
     above, name = os.path.split(folder.rstrip("/"))
     flags = _OPEN_TREE_CLONE | os.O_CLOEXEC
     # A copy of the mount above, without what is mounted in it.
-    tree = _libc.syscall(_OPEN_TREE, _AT_FDCWD, os.fsencode(above), flags)
-    if tree < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), above)
+    tree = checked(lib.syscall(_OPEN_TREE, _AT_FDCWD, os.fsencode(above), flags), above)
     try:
         found = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=tree)
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -71,11 +72,8 @@ def _record_mirror(name: str, wanted: Wanted, progress: _Progress) -> dict[str, 
     from mirrord.control.api import Service
     from mirrord.system import paths
 
-    service = Service(paths.standard())
-    try:
+    with closing(Service(paths.standard())) as service:
         return service.look_live(name, lambda it: record_live(it, wanted, progress.numbers))
-    finally:
-        service.close()
 
 
 def _note(sentence: str) -> None:

@@ -17,7 +17,6 @@ when the content that they began with was replaced: use a snapshot of a volume t
 from __future__ import annotations
 
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +28,7 @@ from mirrord.cli.output import answer
 from mirrord.cli.progress import ProgressLine
 from mirrord.core.errors import NotFound
 from mirrord.core.units import format_size, parse_size
+from mirrord.system import clock
 
 Volume = Annotated[Path, typer.Argument(metavar="VOLUME", help="The volume's folder.")]
 Offset = Annotated[
@@ -128,8 +128,7 @@ def snapshots(volume: Volume, as_json: Json = False) -> None:
     """List all snapshots of a volume, oldest first."""
     found = volumes.snapshots(volume)
     lines = (
-        f"{datetime.fromtimestamp(entry['taken_ns'] / 1e9, UTC).astimezone():%Y-%m-%d %H:%M:%S}  "
-        f"{entry['kind']:9}  {entry['name']}"
+        f"{clock.format_moment(entry['taken_ns'])}  {entry['kind']:9}  {entry['name']}"
         for entry in found
     )
     answer({"snapshots": found}, lines, as_json=as_json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from pathlib import Path
 
 from mirrord.cli.demo.other_host import OtherHost
@@ -15,14 +16,12 @@ from mirrord.core.model import Endpoint
 
 def play() -> None:
     """Tell the whole story; removes all that it made, also when it is interrupted."""
-    with temporary_folder() as folder:
-        host = OtherHost(folder, namespaced=os.geteuid() == 0)
-        place = open_place(folder)
-        try:
-            RemoteStory(folder, place, host).tell()
-        finally:
-            host.close()
-            place.close()
+    with (
+        temporary_folder() as folder,
+        closing(open_place(folder)) as place,
+        closing(OtherHost(folder, namespaced=os.geteuid() == 0)) as host,
+    ):
+        RemoteStory(folder, place, host).tell()
 
 
 class RemoteStory(Story):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 from mirrord.cli.demo.places import Place, open_place
@@ -15,12 +16,8 @@ _SEEN_BYTES = 32 << 20
 
 def play() -> None:
     """Tell the whole story; removes all that it made, also when it is interrupted."""
-    with temporary_folder() as folder:
-        place = open_place(folder)
-        try:
-            Story(folder, place).tell()
-        finally:
-            place.close()
+    with temporary_folder() as folder, closing(open_place(folder)) as place:
+        Story(folder, place).tell()
 
 
 class Story(Terminal):

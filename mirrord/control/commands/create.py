@@ -164,7 +164,6 @@ def _policy_keys(policy: str, max_lat: str, max_rpo: str, hold_down: str) -> Pol
 def _add(service: Service, definition: Definition) -> Result:
     from mirrord.config.together import check_together
     from mirrord.control.places import check_places
-    from mirrord.engine import direction
 
     name = definition.name
     with explained():
@@ -182,7 +181,7 @@ def _add(service: Service, definition: Definition) -> Result:
         else:
             notes = check_places(service.opened(definition))
         definition = service.definitions.add(definition)
-        direction.record(service.catalogue, definition.id, definition.source_site)
+        service.catalogue.set_direction(definition.id, definition.source_site)
         service.catalogue.add_mirror(definition.id, State.UNINITIALIZED)
     text = f"'{name}' is defined in {definition.file}."
     for note in notes:
