@@ -75,14 +75,23 @@ def connect_tls(host: RemoteHost) -> TlsStream:
             hint="Copy it again, or issue a new one there: mirrord pki issue NAME --allow …",
         ) from None
     pinned = host.fingerprint.lower().removeprefix("sha256:").replace(":", "")
-    return open_stream(
-        host.address,
-        host.port or PORT,
-        prepared,
-        host.connect_s,
-        name=host.name,
-        right=lambda shown: shown == pinned if pinned else bool(shown),
-    )
+    port = host.port or PORT
+    try:
+        return open_stream(
+            host.address,
+            port,
+            prepared,
+            host.connect_s,
+            name=host.name,
+            right=lambda shown: shown == pinned if pinned else bool(shown),
+        )
+    except Unreachable as error:
+        error.hint = (
+            f"Check that the agent listens on port {port} of {host.address} ('systemctl status "
+            "mirrord-agent' there), and that no firewall drops the packets. To correct the "
+            f"address, edit hosts.d/{host.name}.toml."
+        )
+        raise
 
 
 def _bundle(file: Path) -> tuple[str, str, str]:
