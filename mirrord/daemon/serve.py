@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import grp
 import os
-import resource
 import signal
 import socket
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from mirrord.daemon import journal
 from mirrord.daemon.daemon import Daemon
 from mirrord.daemon.journal import say
 from mirrord.system import locks, notify
+from mirrord.system.descriptors import in_share
 from mirrord.system.explain import explained
 from mirrord.system.paths import Paths, local_zone
 from mirrord.system.sockets import bind
@@ -106,8 +106,7 @@ class _Protocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Somebody has connected."""
         super().connection_made(transport)
-        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        if len(self.connections) > min(CONNECTIONS_MAX, files // _SHARE):
+        if len(self.connections) > in_share(CONNECTIONS_MAX, _SHARE):
             transport.abort()
 
 
