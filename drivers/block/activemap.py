@@ -7,9 +7,11 @@ that time, shared until it changes. A map also covers its own blocks and nodes.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
-from mirrord.core.errors import InvariantError
+from mirrord.core.errors import Damaged, InvariantError, IoFailed
 from mirrord.drivers.block.format import (
     BLOCK_BYTES,
     CHUNK_BITS,
@@ -19,6 +21,7 @@ from mirrord.drivers.block.format import (
     Root,
     SegmentMap,
     address_of,
+    data_file_name,
     number_of,
     segment_of,
 )
@@ -47,6 +50,37 @@ class MapView:
         tree = self._trees.get(segment)
         block = tree.node(0, chunk) if tree is not None else None
         return int.from_bytes(block, "little") if block is not None else 0
+
+
+def cut_files(directory: Path, root: Root) -> Iterator[str]:
+    """Notes on data files of an image that are missing, or end before its last block."""
+    for one in root.segments:
+        path = directory / data_file_name(one.segment)
+        size = path.stat().st_size if path.exists() else -1
+        # A file may end before `high`: what the source had freed by then was never sent.
+        if size < one.high * BLOCK_BYTES and _is_used(directory, root, one, size // BLOCK_BYTES):
+            what = "is missing" if size < 0 else "has been cut"
+            yield (
+                f"The data file {path} {what}: "
+                f"'mirrord volume check {shlex.quote(str(directory))}' lists the lost blocks."
+            )
+
+
+def _is_used(directory: Path, root: Root, segment: SegmentMap, number: int) -> bool:
+    """Whether an image has blocks in a segment from that number on."""
+    first = max(0, number)
+    store = BlockStore(directory, writable=False)
+    try:
+        view = MapView(store, root)
+        for chunk in range(first // CHUNK_BITS, -(-segment.high // CHUNK_BITS)):
+            bits = view.bits(segment.segment, chunk)
+            if bits >> max(0, first - chunk * CHUNK_BITS):
+                return True
+    except (Damaged, IoFailed):
+        return True  # its map is among what is lost
+    finally:
+        store.close()
+    return False
 
 
 def held_bits(views: Iterable[MapView], segment: int, chunk: int) -> int:

@@ -25,6 +25,7 @@ from mirrord.core.model import (
 )
 from mirrord.drivers import pinfiles, pins, snapshottrees
 from mirrord.drivers.block import copies, roles, rootrecord, staging
+from mirrord.drivers.block.activemap import cut_files
 from mirrord.drivers.block.content import changed_blocks
 from mirrord.drivers.block.format import BLOCK_BYTES, Root
 from mirrord.drivers.block.place import (
@@ -37,7 +38,7 @@ from mirrord.drivers.block.receive import BlockReceiver, open_state
 from mirrord.drivers.block.reclaim import reclaim_snapshots, reclaim_unheld
 from mirrord.drivers.block.rootrecord import Entry, RootRecord
 from mirrord.drivers.block.staging import StagingRecord
-from mirrord.drivers.block.store import BlockStore, cut_files, io_errors
+from mirrord.drivers.block.store import BlockStore, io_errors
 from mirrord.drivers.block.stream import BlockSendStream, changes_of, delta_of
 from mirrord.drivers.block.trees import Trees
 from mirrord.drivers.block.volume import (

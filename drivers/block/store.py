@@ -19,7 +19,6 @@ from mirrord.core.errors import Damaged, IoFailed, MirrordError
 from mirrord.drivers.block.format import (
     BLOCK_BYTES,
     Pointer,
-    Root,
     data_file_name,
     describe,
     number_of,
@@ -73,19 +72,6 @@ def data_extents(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
             return  # only a hole is left
         at = os.lseek(descriptor, begin, os.SEEK_HOLE)
         yield begin, at
-
-
-def cut_files(directory: Path, root: Root) -> Iterator[str]:
-    """Notes on data files of an image that are missing, or end before its last block."""
-    for one in root.segments:
-        path = directory / data_file_name(one.segment)
-        size = path.stat().st_size if path.exists() else -1
-        if size < one.high * BLOCK_BYTES:
-            what = "is missing" if size < 0 else "has been cut"
-            yield (
-                f"The data file {path} {what}: "
-                f"'mirrord volume check {shlex.quote(str(directory))}' lists the lost blocks."
-            )
 
 
 def block_damaged(where: str, address: int, why: str = "its checksum does not match") -> Damaged:

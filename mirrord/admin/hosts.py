@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mirrord.config.definitions import Definitions
-from mirrord.config.hosts import Hosts, check_host_name, checked
+from mirrord.config.hosts import Hosts, check_host_name, checked, parse, render
 from mirrord.core.endpoint import is_dataset, split_host
 from mirrord.core.errors import MirrordError, Refused, UsageError
 from mirrord.core.model import RemoteHost
@@ -73,7 +73,7 @@ def plan(paths: Paths, name: str, wanted: dict[str, Any]) -> RemoteHost:
             hint="Edit that file, or begin again with --transport ssh.",
         )
     hosts.jumps(host)
-    return host
+    return parse(name, render(host), str(hosts.file(name)))
 
 
 def with_key(paths: Paths, host: RemoteHost) -> tuple[RemoteHost, str]:
@@ -112,21 +112,21 @@ def login_of(host: RemoteHost) -> tuple[str, str]:
 def check(paths: Paths, authority: str) -> Result:
     """Connect to a host as mirrors do and report what it allows; raises why that fails."""
     from mirrord.link.connect import Link
+    from mirrord.link.placing import place
 
     hosts = Hosts(paths.hosts)
     host = hosts.find(authority)
     begun_s = clock.monotonic_s()
-    link = Link(host, hosts.jumps(host))
+    link, connected = Link(host, hosts.jumps(host)), False
     try:
-        session = link.session(Waiting())
+        session, connected = link.session(Waiting()), True
         took_s = clock.monotonic_s() - begun_s
         begun_s = clock.monotonic_s()
         session.call("ping", timeout_s=10.0)
         trip_s = clock.monotonic_s() - begun_s
         there, allowed, notes = link.peer.software, link.peer.about, link.notes
     except MirrordError as error:
-        if error.where.startswith("/"):  # a path there
-            error.where = f"{host.name}: {error.where}"
+        place(error, authority, connected=connected)
         raise
     finally:
         link.close()

@@ -29,13 +29,14 @@ def serve_unix(path: Path, settings: Settings, paths: Paths) -> None:
     """Serve all clients of the unix socket at `path`, until this thread is interrupted.
 
     Only the socket's owner may connect; a chmod of the socket and its folder can permit others.
-    `Busy` when the socket already exists.
+    A socket that a killed agent has left is replaced. `Busy` when a program listens there, or
+    something else has that path.
     """
     locks.share_process()
     os.umask(0o077)
     paths.make()
     serving = Serving(paths)
-    with _bound(path) as listening:
+    with _bound(path, paths) as listening:
         print(f"listening on {path}", flush=True)
         while True:
             try:
@@ -45,12 +46,14 @@ def serve_unix(path: Path, settings: Settings, paths: Paths) -> None:
                     raise
                 clock.sleep_s(0.05)  # the connection stays in the queue
                 continue
-            threading.Thread(
-                target=_serve_one,
-                args=(stream, settings, serving),
-                name="unix",
-                daemon=True,
-            ).start()
+            thread = threading.Thread(
+                target=_serve_one, args=(stream, settings, serving), name="unix", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system permits no more threads
+                stream.close()
+                _log.warning("rejected a client: %s", error)
 
 
 def _accepted(listening: socket.socket) -> FdStream:
@@ -72,10 +75,13 @@ def _serve_one(stream: FdStream, settings: Settings, serving: Serving) -> None:
 
 
 @contextmanager
-def _bound(path: Path) -> Iterator[socket.socket]:
+def _bound(path: Path, paths: Paths) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
         try:
-            sockets.bind(made, path)
+            with locks.passing(paths.run / "listen.lock", what=f"the socket {path}"):
+                _remove_abandoned(path)
+                sockets.bind(made, path)
+                made.listen(64)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise IoFailed(
@@ -84,13 +90,25 @@ def _bound(path: Path) -> Iterator[socket.socket]:
             raise Busy(
                 "the socket already exists",
                 where=str(path),
-                hint="If no agent listens there (it was left by a crash), remove the file.",
+                hint="Another program listens there, or it is a file of another kind: give "
+                "--listen another path.",
             ) from error
-        made.listen(64)
         try:
             yield made
         finally:
             path.unlink(missing_ok=True)
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove a socket at which nobody listens: its program was killed."""
+    if not path.is_socket():
+        return
+    try:
+        sockets.connected(path, timeout_s=1).close()
+    except ConnectionRefusedError:
+        path.unlink()
+    except OSError:
+        return  # it is in use
 
 
 def serve_tls(address: tuple[str, int], paths: Paths, *, compress: str = "auto") -> None:

@@ -19,7 +19,7 @@ from mirrord.core.errors import NotFound, ProtocolError, Refused, Unsupported, U
 from mirrord.core.live import LiveSetup
 from mirrord.core.model import Endpoint, Name, ReceiveRequest, Role, SnapshotKind, Staging
 from mirrord.core.pause import PAUSE_MAX_S
-from mirrord.core.relationship import Fence, Relationship
+from mirrord.core.relationship import Fence, Relationship, checked, encode
 from mirrord.core.text import can_name, harmless
 from mirrord.drivers.contract import Capability, Clones, Driver, Pool, clones_of
 from mirrord.drivers.live import Live, live_of
@@ -136,8 +136,9 @@ class Agent:
         """Release all locks, after the session and its calls have ended."""
         with self._guard:
             opened, self._opened = list(self._opened.values()), {}
-        for one in opened:
-            one.close()
+        with ExitStack() as stack:  # a failure at one does not keep the others locked or frozen
+            for one in opened:
+                stack.callback(one.close)
 
     def resume(self) -> None:
         """The session has ended: resume what is paused, whatever calls are still in progress."""
@@ -372,6 +373,9 @@ def _demand_relation(opened: _Opened, mirror_id: str, what: str, *, raising: boo
 def _demand_epoch(opened: _Opened, arguments: dict[str, Any]) -> None:
     record: Relationship = arguments["record"]
     _check_name(record.mirror_id, str(opened.driver))
+    if checked(record) is None:
+        encode(record)  # says it when its epoch is too high
+        raise ProtocolError("malformed relationship record", where=str(opened.driver))
     what = f"record an epoch of the mirror {record.mirror_id}"
     _demand_relation(opened, record.mirror_id, what, raising=arguments["after"] > 0)
 

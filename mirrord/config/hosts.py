@@ -48,6 +48,9 @@ def _compress(value: Any) -> str:
     return text
 
 
+_SSH_FINGERPRINT = r"SHA256:[A-Za-z0-9+/]{43}"
+_TLS_FINGERPRINT = r"[0-9A-Fa-f]{2}(?::?[0-9A-Fa-f]{2}){31}"
+
 _KEYS: strict.Keys = {
     "address": address,
     "port": strict.integer(1, 65535),
@@ -55,8 +58,9 @@ _KEYS: strict.Keys = {
     "transport": strict.one_of(*TRANSPORTS),
     "key": strict.matching(r"(?s)[/~].*", "expected the absolute path of a private key file"),
     "fingerprint": strict.matching(
-        r"SHA256:[A-Za-z0-9+/]{43}",
-        "expected a fingerprint as 'ssh-keygen -l' shows it: SHA256:…",
+        rf"{_SSH_FINGERPRINT}|{_TLS_FINGERPRINT}",
+        "expected a fingerprint as 'ssh-keygen -l' shows it: SHA256:…; or, for transport = "
+        "\"tls\", as 'openssl x509 -noout -fingerprint -sha256' shows it: 64 hexadecimal digits",
     ),
     "jump": strict.text,
     "command": _command,
@@ -87,13 +91,22 @@ def parse(name: str, text: str, file: str) -> RemoteHost:
     values = strict.read(text, file, _KEYS)
     if "connect" in values:
         values["connect_s"] = values.pop("connect")
-    if values.get("transport") == "unix" and not values.get("address", "").startswith("/"):
-        raise ConfigError(
-            "'address' is invalid",
-            where=f"{file}:{strict.line_of(text, 'address')}",
-            why='transport = "unix" needs the absolute path of a socket',
+    transport, pinned = values.get("transport", "ssh"), values.get("fingerprint", "")
+    if transport == "unix" and not values.get("address", "").startswith("/"):
+        why = 'transport = "unix" needs the absolute path of a socket'
+        raise _invalid("address", file, text, why)
+    if pinned and (transport == "tls") == pinned.startswith("SHA256:"):
+        shown = (
+            "openssl x509 -noout -fingerprint -sha256" if transport == "tls" else "ssh-keygen -l"
         )
+        why = f"transport = \"{transport}\" needs it as '{shown}' shows it"
+        raise _invalid("fingerprint", file, text, why)
     return RemoteHost(**{"name": name, "address": name, **values})
+
+
+def _invalid(key: str, file: str, text: str, why: str) -> ConfigError:
+    where = f"{file}:{strict.line_of(text, key)}"
+    return ConfigError(f"'{key}' is invalid", where=where, why=why)
 
 
 def render(host: RemoteHost) -> str:

@@ -128,7 +128,11 @@ def plan(
             where=f"mirror '{known[record.mirror_id]}'",
             hint=f"'mirrord takeover {known[record.mirror_id]}' lets this host control it.",
         )
-    definitions.check_free(definition.name)
+    try:
+        definitions.check_free(definition.name)
+    except Refused as error:
+        error.hint = "It is another mirror. Give the adopted one another name here: --name NAME."
+        raise
     check_together([*definitions.all(), definition])
     lines = (
         f"adopt '{definition.name}' (id {record.mirror_id}, epoch {record.epoch}, "
@@ -183,7 +187,7 @@ def _record(driver: Driver, wanted: str) -> Relationship:
             "the volume belongs to several mirrors",
             where=str(driver),
             why=names,
-            hint="Say which one: --mirror NAME (or its id).",
+            hint="Say which one: --mirror ID, or --mirror NAME if only one has that name.",
         )
     return chosen[0]
 

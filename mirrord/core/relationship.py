@@ -18,6 +18,9 @@ from mirrord.core.text import can_name
 RECORD_BYTES_MAX = 8000
 RECORDS_MAX = 64
 _NUMBER_MAX = 2**63 - 1
+#: More changes of roles than can happen. A record with a higher epoch is damaged or forged: at some
+#: point it could not be raised any more.
+EPOCH_MAX = 2**53 - 1
 _FORMAT = 1
 
 
@@ -175,8 +178,24 @@ def _fenced(where: str, why: str) -> Fenced:
     )
 
 
+def checked(record: Relationship | None) -> Relationship | None:
+    """A record that another host sent; None when no record can have these values."""
+    return None if record is None else decode(json.dumps(record.as_dict()))
+
+
 def encode(record: Relationship) -> bytes:
-    """The record as a line of JSON; `Refused` when it is longer than a record may be."""
+    """The record as a line of JSON; `Refused` when it is longer than a record may be, or its epoch
+    is too high.
+    """
+    if record.epoch > EPOCH_MAX:
+        raise Refused(
+            "the epoch of the mirror cannot be raised any further",
+            where=f"mirror '{record.name}'",
+            why=f"it is {record.epoch - 1}, which no series of commands reaches: a damaged or "
+            "forged relationship record was taken over",
+            hint="Remove its record at both ends by hand (docs/failover.md); the next command "
+            "writes new ones.",
+        )
     data = json.dumps(record.as_dict(), separators=(",", ":")).encode()
     if len(data) > RECORD_BYTES_MAX:
         raise Refused("the relationship record is too long", why=f"{len(data)} bytes")
@@ -226,7 +245,7 @@ def _from_dict(document: Mapping[str, Any]) -> Relationship:
     found = Relationship(
         mirror_id=_word(document["mirror_id"]),
         name=_word(document["name"]),
-        epoch=_number(document["epoch"]),
+        epoch=_number(document["epoch"], EPOCH_MAX),
         source=_word(document["source"]),
         sites=sites,
         controller=_word(document["controller"]),
@@ -255,7 +274,7 @@ def _text(value: object) -> str:
     return value
 
 
-def _number(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _NUMBER_MAX:
+def _number(value: object, most: int = _NUMBER_MAX) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
         raise ValueError(f"{value!r:.60} is not a valid number")
     return value

@@ -24,13 +24,16 @@ from mirrord.daemon import journal
 from mirrord.daemon.daemon import Daemon
 from mirrord.daemon.journal import say
 from mirrord.system import locks, notify
+from mirrord.system.descriptors import in_share
 from mirrord.system.explain import explained
 from mirrord.system.paths import Paths, local_zone
 from mirrord.system.sockets import bind
 
 _BACKLOG = 128
-#: At each socket; who may only look must not use up the files that transfers need.
+#: At each socket, and at most a quarter of the files that the process may open: who may only look
+#: must not use up those that transfers need.
 CONNECTIONS_MAX = 200
+_SHARE = 4
 
 
 def run(paths: Paths) -> None:
@@ -103,7 +106,7 @@ class _Protocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Somebody has connected."""
         super().connection_made(transport)
-        if len(self.connections) > CONNECTIONS_MAX:
+        if len(self.connections) > in_share(CONNECTIONS_MAX, _SHARE):
             transport.abort()
 
 
@@ -121,10 +124,17 @@ class _Server(uvicorn.Server):
                 http=_Protocol,
                 ws="none",
                 timeout_graceful_shutdown=3,
-                backlog=_BACKLOG,
+                # How many clients asyncio accepts in one step. Each attempt that fails because no
+                # more files can be opened is scheduled again, as a step: more than one multiply.
+                backlog=1,
             )
         )
         self.socket = made
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen."""
+        await super().startup(sockets)
+        self.socket.listen(_BACKLOG)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -14,4 +14,4 @@ def remote_driver(endpoint: Endpoint, paths: Paths, links: Links) -> Driver:
     """The driver of a volume on another host, over the one link to that host. `ConfigError`."""
     hosts = Hosts(paths.hosts)
     host = hosts.find(endpoint.host)
-    return RemoteDriver.of(endpoint, links.to(host, hosts.jumps(host)))
+    return RemoteDriver.of(endpoint, links.to(endpoint.host, host, hosts.jumps(host)))

@@ -196,11 +196,12 @@ class Mirror:
     def _state_at_ends(self, facts: VolumeFacts, snapshots: list[Snapshot]) -> State:
         """The state by what the destination has."""
         ours = [one for one in snapshots if names.sequence_of(one.name, self.id)]
-        if facts.role is Role.LIVE and (facts.origin or ours):
+        owned = facts.mirror_id in ("", self.id)
+        if facts.role is Role.LIVE and (ours or (facts.origin and owned)):
             return State.BROKEN_OFF
         if facts.role is Role.FOREIGN and ours:
             return State.MIRRORED  # its mirrord record was lost
-        if facts.role is Role.MIRROR and facts.mirror_id in ("", self.id) and (facts.shown or ours):
+        if facts.role is Role.MIRROR and owned and (facts.shown or ours):
             return State.MIRRORED
         return State.UNINITIALIZED
 

@@ -57,8 +57,10 @@ class Ends(NamedTuple):
 
     def detach(self) -> None:
         """Detach from both."""
-        self.source.detach()
-        self.destination.detach()
+        try:
+            self.source.detach()
+        finally:
+            self.destination.detach()
 
 
 class RunContext:

@@ -10,6 +10,7 @@ to detect changes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mirrord.core.errors import Diverged, Fenced, MirrordError, Refused, Unsupported
@@ -335,9 +336,10 @@ def give_up(mirror: Mirror, end: Members) -> str:
     trouble = []
     for driver in end.drivers:
         try:
-            if _read(driver, mirror.id) is not None:
-                with mirror.locked(driver):
-                    driver.unrelate(mirror.id)
+            with suppress(Unsupported):  # an older mirrord
+                if mirror.id in driver.relationships():  # a damaged one, too
+                    with mirror.locked(driver):
+                        driver.unrelate(mirror.id)
         except (MirrordError, OSError) as error:
             trouble.append(f"Its relationship record was not removed at {driver}: {error}.")
     return " ".join(trouble)
@@ -351,7 +353,7 @@ def take_over(mirror: Mirror, *, yes: bool) -> Result:
             raise Refused(
                 "the mirror has no controller yet",
                 where=f"mirror '{mirror.name}'",
-                why="neither end has a relationship record of it",
+                why="neither end has an intact relationship record of it",
                 hint=f"'mirrord initialize {mirror.name}' or 'mirrord update {mirror.name}' makes "
                 "this host its controller.",
             )

@@ -51,6 +51,8 @@ class Link:
         self._attempt: _ConnectAttempt | None = None
         #: When the last attempt to connect failed, and why.
         self._failed: tuple[float, MirrordError] | None = None
+        #: Whether another link has taken its place.
+        self._retired = False
         #: Identifies our sessions, so that a new one can replace one that hangs.
         self._token = secrets.token_hex(16)
         #: Notes on the current connection for the user, each a full sentence.
@@ -83,6 +85,14 @@ class Link:
         if session is not None:
             session.close()
 
+    def retire(self) -> None:
+        """The host's settings have changed: end the connection when no volume is open over it."""
+        with self._guard:
+            self._retired, session = True, self._session
+        if session is not None:
+            session.kept = False
+            session.use(0)
+
     def take(
         self, attempt: _ConnectAttempt, session: Session | None, error: MirrordError | None
     ) -> None:
@@ -93,6 +103,8 @@ class Link:
             if wanted:
                 self._attempt = None
                 self._session = session
+            if session is not None:
+                session.kept = not self._retired
         if session is not None and not wanted:
             session.close()
 
@@ -133,7 +145,7 @@ class Link:
         if host.transport == "unix":
             from mirrord.transport.local import open_unix
 
-            return open_unix(host.address)
+            return open_unix(host.address, name=host.name)
         raise UsageError(f"unknown transport '{host.transport}'")
 
     def _greet(self, lane: Lane, number: int) -> Hello:

@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol, Self, TypeVar, cast
 
-from mirrord.core.endpoint import split_host
 from mirrord.core.errors import Aborted, Busy, LinkLost, MirrordError, Unreachable, Unsupported
 from mirrord.core.model import Endpoint, Snapshot, Staging, VolumeFacts
-from mirrord.core.relationship import Fence, Relationship
+from mirrord.core.relationship import Fence, Relationship, checked
 from mirrord.drivers.contract import Capability, Clones, Driver, Pool, Volume
 from mirrord.drivers.live import Live
 from mirrord.drivers.streams import Receiver, SendStream, Sink
 from mirrord.drivers.verification import Verification
 from mirrord.link.exchange import Cancelled, Exchange
+from mirrord.link.placing import place
 from mirrord.link.session import Session
 from mirrord.system import clock
 from mirrord.system.native import StreamChecksum
@@ -149,6 +149,7 @@ class RemoteDriver(Driver, Clones, Pool, Verification, Live):
                     ask("close", opened.number)  # (It is opened again by the next attempt.)
                     raise
             self._session, self._opened, self._fence_sent = session, opened, None
+            session.use(1)
         fenced = session.version >= METHODS["set_fence"].since
         if fenced and self.fence is not None and self.fence != self._fence_sent:
             ask("set_fence", self._opened.number, *self.fence)
@@ -234,15 +235,10 @@ class RemoteDriver(Driver, Clones, Pool, Verification, Live):
         except Aborted:
             raise  # requested at this end
         except MirrordError as error:
-            host, where = self._endpoint.host, error.where
-            # (A path there may contain the name of the host.)
-            named = where == host or where.startswith(f"{host}: ") or f"://{host}/" in where
-            if where in ("", f"{self.kind}:{self.location}"):
+            if error.where in ("", f"{self.kind}:{self.location}"):
                 error.where = str(self)
-            elif where == split_host(host, what="the endpoint")[1]:
-                error.where = host
-            elif not named:
-                error.where = f"{host}: {where}"
+            else:
+                place(error, self._endpoint.host, connected=self._used is not None)
             raise
 
     def detach(self) -> None:
@@ -253,6 +249,7 @@ class RemoteDriver(Driver, Clones, Pool, Verification, Live):
             with suppress(MirrordError):  # the session ends, and closes all that it had open
                 number = self._opened.number
                 session.forget(session.begin("close", number, waiting=self.waiting))
+            session.use(-1)
 
     @contextmanager
     def _exclusive(self, purpose: str) -> Iterator[bool]:
@@ -282,6 +279,16 @@ class RemoteDriver(Driver, Clones, Pool, Verification, Live):
             filesystem=f"{self._endpoint.host} {found.filesystem}",
             notes=(*found.notes, *self._sessions.notes),
         )
+
+    def relationships(self) -> dict[str, Relationship | None]:
+        """See `Volume.relationships`; a record that no mirrord writes counts as damaged."""
+        found: dict[str, Relationship | None] = self._call("relationships")
+        return {mirror_id: checked(one) for mirror_id, one in found.items()}
+
+    def relationship(self, mirror_id: str) -> Relationship | None:
+        """See `Volume.relationship`; likewise."""
+        found = checked(self._call("relationship", mirror_id))
+        return found if found and found.mirror_id == mirror_id else None
 
     def own_snapshots(self, patterns: tuple[str, ...]) -> list[Snapshot]:
         """See `Source.own_snapshots`."""

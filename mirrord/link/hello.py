@@ -43,11 +43,14 @@ class Hello(NamedTuple):
     about: str = ""
 
 
-def _of(packed: Any) -> Hello:
+def _of(packed: Any, peer: str) -> Hello:
     if not isinstance(packed, dict):
         raise ProtocolError("malformed greeting from the other end")
     if isinstance(packed.get("error"), dict):
-        raise unpack_error(packed["error"])
+        refusal = unpack_error(packed["error"])
+        if refusal.where:  # a path there
+            refusal.where = f"{peer}: {refusal.where}"
+        raise refusal
     versions = packed.get("versions")
     if not isinstance(versions, list) or not all(type(one) is int for one in versions):
         raise ProtocolError("malformed greeting from the other end")
@@ -102,7 +105,7 @@ def expect(lane: Lane, *, timeout_s: float) -> Hello:
             "the first frame of the other end is not a greeting", where=lane.stream.peer
         )
     try:
-        return _of(printable(value_of(frames[0].body, Type.HELLO)))
+        return _of(printable(value_of(frames[0].body, Type.HELLO)), lane.stream.peer)
     except MirrordError as error:
         error.where = error.where or lane.stream.peer
         raise

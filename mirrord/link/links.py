@@ -13,29 +13,42 @@ if TYPE_CHECKING:
     from mirrord.link.connect import Link
 
 
+_Settings = tuple[RemoteHost, tuple[RemoteHost, ...]]
+
+
 class Links:
     """Provides the link of each host to those that open a volume there."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         #: By the host and the jump hosts: settings of either may change.
-        self._links: dict[tuple[RemoteHost, tuple[RemoteHost, ...]], Link] = {}
+        self._links: dict[_Settings, Link] = {}
+        #: The last settings of each host, as endpoints call it.
+        self._last: dict[str, _Settings] = {}
 
-    def to(self, host: RemoteHost, jumps: Sequence[RemoteHost] = ()) -> Link:
-        """The link to that host, made at the first call."""
+    def to(self, name: str, host: RemoteHost, jumps: Sequence[RemoteHost] = ()) -> Link:
+        """The link to that host, made at the first call. name: of the host in an endpoint."""
         from mirrord.link.connect import Link
 
-        key = host, tuple(jumps)
+        settings = host, tuple(jumps)
         with self._guard:
-            found = self._links.get(key)
+            before = self._last.get(name)
+            self._last[name] = settings
+            found = self._links.get(settings)
             if found is None:
-                found = self._links[key] = Link(*key)
-            return found
+                found = self._links[settings] = Link(*settings)
+            # (Two names may have had the same settings.)
+            outdated = before is not None and before not in self._last.values()
+            former = self._links.pop(before) if before is not None and outdated else None
+        if former is not None:
+            former.retire()
+        return found
 
     def close(self) -> None:
         """Close all connections; new ones may be made."""
         with self._guard:
             links = list(self._links.values())
             self._links.clear()
+            self._last.clear()
         for link in links:
             link.close()

@@ -85,6 +85,9 @@ class Session:
         self.version = version
         #: Whether the other end ever answered a call.
         self.answered = False
+        #: How many volumes this end has open. Not kept: it ends with the last of them.
+        self._used = 0
+        self.kept = True
 
     def start(self) -> None:
         """Start reading and sending heartbeats, after the greetings."""
@@ -184,6 +187,14 @@ class Session:
         if self._error is None:
             self._goodbye("")
         self.fail(LinkLost("the connection was closed", where=self.peer))
+
+    def use(self, change: int) -> None:
+        """Count the volumes that this end has open in it: `change` more."""
+        with self._lock:
+            self._used += change
+            unused = not self._used and not self.kept
+        if unused:
+            self.close()
 
     def _goodbye(self, why: str) -> None:
         for lane in self._lanes[:1]:
@@ -363,8 +374,9 @@ class Session:
         exchange.hold(weight)
         try:
             self._workers.submit(self._answer, exchange, *call)
-        except RuntimeError:
-            return  # the session has just ended
+        except RuntimeError as error:
+            if self._error is None:  # the system permits no more threads
+                raise LinkLost("a call cannot be answered", why=str(error)) from None
 
     def _answer(self, exchange: Exchange, method: str, words: list[Any]) -> None:
         assert self._handler is not None

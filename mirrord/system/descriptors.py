@@ -17,6 +17,12 @@ def raise_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def in_share(wanted: int, share: int) -> int:
+    """`wanted`, but at most one in `share` of the files that this process may have open."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return wanted if soft == resource.RLIM_INFINITY else min(wanted, soft // share)
+
+
 def are_exhausted(error: OSError) -> bool:
     """Whether an operation failed because this process, or the system, has too many open files."""
     return error.errno in (errno.EMFILE, errno.ENFILE)

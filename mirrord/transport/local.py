@@ -58,24 +58,28 @@ class ProcessStream(FdStream):
         self._listener.join(_STDERR_WAIT_S)
 
 
-def open_unix(path: str | Path, *, timeout_s: float = 10.0) -> FdStream:
-    """A connection to the unix socket at `path`; `Unreachable`, `PermissionMissing`."""
+def open_unix(path: str | Path, *, name: str = "", timeout_s: float = 10.0) -> FdStream:
+    """A connection to the unix socket at `path`; `Unreachable`, `PermissionMissing`. name: of the
+    other end, for messages.
+    """
     try:
         connected = sockets.connected(Path(path), timeout_s=timeout_s)
     except PermissionError as error:
         raise PermissionMissing(
             f"no permission to use the socket {path}",
+            where=name,
             why=error.strerror or str(error),
             hint="Run it as root, or as the user of the program that listens there.",
         ) from None
     except OSError as error:
         raise Unreachable(
             f"nothing listens on the socket {path}",
+            where=name,
             why=error.strerror or str(error),
             hint="Start the program that listens there, or correct the address in hosts.d.",
         ) from None
     descriptor = connected.detach()
-    return FdStream(descriptor, descriptor, str(path))
+    return FdStream(descriptor, descriptor, name or str(path))
 
 
 def spawn(

@@ -25,6 +25,7 @@ from mirrord.core.errors import (
 )
 from mirrord.core.model import RemoteHost
 from mirrord.system import clock
+from mirrord.system.descriptors import in_share
 from mirrord.system.native import TlsConfig
 from mirrord.transport.base import Say
 from mirrord.transport.tls import TlsAcceptor, context, listen, open_stream
@@ -34,9 +35,11 @@ from mirrord.transport.tlsstream import TlsStream
 PORT = 9745
 #: Interval at which the permissions of connected peers are checked again, seconds.
 RECHECK_S = 3.0
-#: Connections at the same time; each process of a peer has one. No peer can take all of them.
+#: Connections at the same time; each process of a peer has one. No peer can take all of them. Each
+#: opens files, too: fewer where the process may open few.
 SESSIONS_MAX = 256
 PEER_SESSIONS_MAX = 64
+_FILES_EACH = 4
 
 _BLOCK = re.compile(r"-----BEGIN ([A-Z ]+)-----\n.*?-----END \1-----\n", re.DOTALL)
 
@@ -75,14 +78,23 @@ def connect_tls(host: RemoteHost) -> TlsStream:
             hint="Copy it again, or issue a new one there: mirrord pki issue NAME --allow …",
         ) from None
     pinned = host.fingerprint.lower().removeprefix("sha256:").replace(":", "")
-    return open_stream(
-        host.address,
-        host.port or PORT,
-        prepared,
-        host.connect_s,
-        name=host.name,
-        right=lambda shown: shown == pinned if pinned else bool(shown),
-    )
+    port = host.port or PORT
+    try:
+        return open_stream(
+            host.address,
+            port,
+            prepared,
+            host.connect_s,
+            name=host.name,
+            right=lambda shown: shown == pinned if pinned else bool(shown),
+        )
+    except Unreachable as error:
+        error.hint = (
+            f"Check that the agent listens on port {port} of {host.address} ('systemctl status "
+            "mirrord-agent' there), and that no firewall drops the packets. To correct the "
+            f"address, edit hosts.d/{host.name}.toml."
+        )
+        raise
 
 
 def _bundle(file: Path) -> tuple[str, str, str]:
@@ -132,7 +144,9 @@ class _PeerAuthenticator(TlsAcceptor, Generic[P]):
         if peer is None:
             raise Untrusted(f"no peer has the certificate {stream.fingerprint}")
         names = [*self._served(), *(each.name for each in self.admitted.values())]
-        if names.count(peer.name) >= PEER_SESSIONS_MAX or len(names) >= SESSIONS_MAX:
+        most = in_share(SESSIONS_MAX, _FILES_EACH)
+        mine = most * PEER_SESSIONS_MAX // SESSIONS_MAX
+        if names.count(peer.name) >= mine or len(names) >= most:
             raise Busy(f"{peer.name} has {names.count(peer.name)} connections of {len(names)}")
         stream.peer = peer.name
         self.admitted[stream] = peer

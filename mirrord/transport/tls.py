@@ -223,11 +223,15 @@ def _unreachable(where: str, port: int, error: OSError) -> Unreachable:
 
 
 def _wrong_peer(where: str, port: int, why: str) -> Untrusted:
+    if why in ("BadSignature", "UnknownIssuer"):
+        why = "it was issued by another authority than the expected one"
     return Untrusted(
         f"the certificate presented on port {port} is not accepted",
         where=where,
         why=why,
-        hint="Check what listens there, and whether a proxy in between intercepts TLS.",
+        hint="Check what listens there, and whether a proxy in between intercepts TLS. If that "
+        "host has a new certificate authority, run 'mirrord pki issue' there and copy the bundle "
+        "here; if it has a new certificate, correct 'fingerprint' in hosts.d.",
     )
 
 

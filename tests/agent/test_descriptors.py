@@ -17,7 +17,7 @@ import pytest
 
 from mirrord.admin.pki import Authority
 from mirrord.config.peers import Peers
-from mirrord.core.errors import MirrordError, Untrusted
+from mirrord.core.errors import Busy, MirrordError, Untrusted
 from mirrord.core.model import RemoteHost
 from mirrord.link.connect import Link
 from mirrord.system.waiting import Waiting
@@ -127,6 +127,26 @@ def test_a_tls_agent_serves_on_while_it_can_open_no_more_files(
         (tmp_path / "etc/peers.d/berlin.toml").unlink()
         until(lambda: not session.alive)  # its permissions are checked again
         assert agent.process.poll() is None
+
+
+def test_a_peer_with_many_sessions_leaves_files_for_others(tmp_path: Path, bundle: Path) -> None:
+    authority, peers = Authority(tmp_path / "etc/pki"), Peers(tmp_path / "etc/peers.d")
+    authority.issue("paris", [f"receive={tmp_path}/other"], tmp_path / "paris.pem", peers)
+    with listening(tmp_path, "127.0.0.1:0") as agent, ExitStack() as stack:
+        port = int(agent.place.rpartition(":")[2])
+
+        def link(key: Path) -> Link:
+            made = Link(RemoteHost("dr", "127.0.0.1", port=port, transport="tls", key=str(key)))
+            stack.callback(made.close)
+            return made
+
+        link(bundle).session(Waiting())
+        link(bundle).session(Waiting())
+        with pytest.raises(Busy, match="accepts no more connections"):
+            for _ in range(FILES_MAX):
+                link(bundle).session(Waiting())
+        assert agent.open_files < FILES_MAX - 10
+        link(tmp_path / "paris.pem").session(Waiting()).call("ping", timeout_s=PATIENCE_S)
 
 
 def test_an_agent_at_a_unix_socket_takes_clients_again(tmp_path: Path) -> None:

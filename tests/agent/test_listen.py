@@ -130,6 +130,26 @@ def test_a_mirror_over_a_unix_socket(tmp_path: Path) -> None:
     assert not socket.exists()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_socket_of_a_killed_agent_is_used_again(tmp_path: Path, number: signal.Signals) -> None:
+    socket = tmp_path / "agent.sock"
+    words = [*AGENT, "--listen", str(socket)]
+    environment = {**os.environ, "MIRRORD_HOME": str(tmp_path / "there")}
+    for _ in range(2):
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == f"listening on {socket}\n"
+            process.send_signal(number)
+        assert socket.exists() == (number == signal.SIGKILL)
+    socket.unlink(missing_ok=True)
+    socket.write_text("somebody's")
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, env=environment, timeout=PATIENCE_S
+    )
+    assert done.returncode == Busy.exit_status and "the socket already exists" in done.stderr
+    assert socket.read_text() == "somebody's"
+
+
 @pytest.mark.parametrize(
     ("words", "part"),
     [

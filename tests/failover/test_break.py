@@ -364,3 +364,26 @@ def test_data_that_is_missing_is_reported(tmp_path: Path, size: int | None) -> N
     what = "is missing" if size is None else "has been cut"
     assert f"Warning: The data file {data} {what}: 'mirrord volume check" in result.text
     assert result.status == "done" and "is broken off" in result.text
+
+
+def test_blocks_that_were_freed_before_an_update_are_not_missing(tmp_path: Path) -> None:
+    """The copy's file ends before the highest number that the source has ever used."""
+    with Volume.create(tmp_path / "source", 4 << 20) as volume:
+        volume.write(0, os.urandom(1 << 20))
+    paths = Paths(tmp_path / "etc", tmp_path / "state", tmp_path / "run")
+    data = tmp_path / "copy" / "data"
+    with closing(Service(paths)) as service:
+        service.create(NAME, f"block:{tmp_path / 'source'}", f"block:{tmp_path / 'copy'}")
+        service.initialize(NAME)
+        for _ in range(3):
+            with Volume.open(str(tmp_path / "source"), writable=True) as volume:
+                volume.write(0, os.urandom(4096))
+        service.update(NAME)
+        assert data.stat().st_size < (tmp_path / "source/data").stat().st_size
+        assert not service.status(NAME)[0].reading.notes
+        whole = data.stat().st_size
+        os.truncate(data, whole - 1)
+        assert "has been cut" in service.status(NAME)[0].reading.notes[0]
+        os.truncate(data, whole)
+        result = service.break_off(NAME)
+    assert "has been cut" not in result.text

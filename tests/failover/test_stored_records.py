@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
-from mirrord.core.errors import Fenced, NotFound
+from mirrord.core.errors import Fenced, NotFound, Refused
+from mirrord.core.relationship import EPOCH_MAX
 from mirrord.drivers.block.volume import Volume
 from mirrord.system.paths import Paths
 from tests.support.verbs import Service
@@ -122,3 +123,42 @@ def test_a_damaged_record_is_not_adopted_but_that_of_the_other_end_is(pair: Pair
     other.update(NAME)
     assert json.loads(pair.files[1].read_text())["epoch"] == 2
     other.close()
+
+
+@pytest.mark.parametrize("spoiled", ["both", "source", "destination"])
+@pytest.mark.parametrize("verb", [*VERBS, "delete"])
+def test_an_impossible_epoch_is_a_damaged_record(pair: Pair, verb: str, spoiled: str) -> None:
+    """It could not be raised, so no command could be told from an earlier one."""
+    files = {"both": pair.files, "source": pair.files[:1], "destination": pair.files[1:]}[spoiled]
+    pair.write(pair.document(epoch=2**63 - 1), *files)
+    if verb == "delete":
+        pair.service.break_off(NAME)
+        pair.write(pair.document(epoch=2**63 - 1), *files)
+        assert pair.service.delete(NAME, yes=False, keep_snapshots=False).status == "done"
+        assert not any(file.exists() for file in pair.files)
+        return
+    if verb == "resync":
+        pair.service.break_off(NAME)
+        pair.write(pair.document(epoch=2**63 - 1), *files)
+    if (verb, spoiled) == ("takeover", "both"):
+        with pytest.raises(Refused, match="neither end has an intact relationship record"):
+            VERBS[verb](pair.service)
+    else:
+        VERBS[verb](pair.service)
+    pair.service.break_off(NAME)
+    pair.service.resync(NAME, yes=True)
+    found = [json.loads(file.read_text()) for file in pair.files]
+    assert found[0] == found[1] and 2 < found[0]["epoch"] < 10
+
+
+def test_the_last_possible_epoch_prevents_no_break(pair: Pair) -> None:
+    pair.write(pair.document(epoch=EPOCH_MAX))
+    pair.service.update(NAME)
+    assert pair.service.break_off(NAME).status == "done"
+    with pytest.raises(Refused, match="cannot be raised any further") as raised:
+        pair.service.resync(NAME, yes=True)
+    assert "Remove its record at both ends" in raised.value.hint
+    for file in pair.files:
+        file.unlink()
+    assert pair.service.resync(NAME, yes=True).status == "done"
+    assert json.loads(pair.files[0].read_text())["epoch"] == 2

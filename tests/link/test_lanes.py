@@ -159,8 +159,8 @@ def test_jump_hosts_whose_settings_were_changed_are_used(
     host = server.host(command=command, data="auto", jump="gate")
     wrong = server.host(name="gate", jump="", user="nobody-there")
     with pytest.raises(MirrordError):
-        links.to(host, [wrong]).session(Waiting())
-    link = links.to(host, [server.host(name="gate")])
+        links.to("dr", host, [wrong]).session(Waiting())
+    link = links.to("dr", host, [server.host(name="gate")])
     stays(link.session(Waiting()))
     assert link.notes == ("Data is sent over SSH, too: the connection uses a jump host.",)
     links.close()

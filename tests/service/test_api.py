@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
 import socket
 import stat
+import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -127,6 +129,25 @@ def test_who_may_only_look_cannot_use_up_the_files_that_transfers_need(served: S
         assert len(list(files.iterdir())) < CONNECTIONS_MAX + 100
     until(lambda: len(list(files.iterdir())) < 100)
     assert _raw(served.paths.read_socket, b"GET /v1/ping HTTP/1.1\r\nHost: x\r\n\r\n")
+
+
+def test_a_daemon_that_may_open_few_files_works_on_while_clients_crowd_in(served: Served) -> None:
+    served.initialized()
+    assert served.daemon.process is not None
+    resource.prlimit(served.daemon.process.pid, resource.RLIMIT_NOFILE, (64, 64))
+    said = served.daemon.said.stat().st_size
+    with contextlib.ExitStack() as stack:
+        for number in range(200):
+            made = stack.enter_context(socket.socket(socket.AF_UNIX))
+            made.settimeout(0.5)
+            with contextlib.suppress(OSError):  # as many as may wait
+                made.connect(str(served.paths.read_socket))
+            if number == 100:
+                time.sleep(2)
+        served.lab.change(served.lab.source(), 3)
+        assert served.service.update(NAME).status == "done"
+    assert served.daemon.said.stat().st_size < said + 10_000
+    assert served.service.status()
 
 
 @pytest.mark.parametrize("name", methods())

@@ -66,6 +66,7 @@ def test_from_nothing_to_a_connection(
     assert run(shlex.split(command)[1:]) == 1
     said = capsys.readouterr()
     assert f"the login as '{USER}' is refused" in said.err and "mirrord host check dr" in said.err
+    assert f"hint: Append the line above to ~{USER}/.ssh/authorized_keys on" in said.err
     line = line_of(said.out)
     public = line.partition('" ')[2]
     assert line == (

@@ -8,6 +8,7 @@ import resource
 import socket
 import stat
 import struct
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import pytest
 
 from mirrord.admin.pki import Authority
 from mirrord.cli.main import run
+from mirrord.config.hosts import parse, render
 from mirrord.config.peers import Peer, Peers
 from mirrord.core.errors import (
     Busy,
@@ -358,6 +360,16 @@ def test_a_pinned_certificate_of_the_listening_host(place: Place, serving: Servi
     stream.close()
     for written in (right, "SHA256:" + right.upper()):
         connect_tls(serving.host(bundle, fingerprint=written)).close()
+    file = place.authority.folder / "server.pem"
+    shown = subprocess.run(
+        ["openssl", "x509", "-noout", "-fingerprint", "-sha256", "-in", file],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    for written in (right, shown.partition("=")[2]):
+        host = serving.host(bundle, fingerprint=written)
+        connect_tls(parse("dr", render(host), "dr.toml")).close()
     with pytest.raises(Untrusted, match="not the agreed one"):
         connect_tls(serving.host(bundle, fingerprint="0" * 64))
 

@@ -11,6 +11,7 @@ from mirrord.core.errors import ConfigError, MirrordError, NotFound, UsageError
 from mirrord.core.model import RemoteHost
 
 PIN = "SHA256:" + "a+/9" * 10 + "abc"
+CERTIFICATE = ":".join(["5F"] * 32)
 
 
 @pytest.fixture
@@ -43,6 +44,12 @@ def test_what_is_written_is_read_again() -> None:
     assert parse("dr", render(RemoteHost("dr", "dr")), "") == RemoteHost("dr", "dr")
 
 
+@pytest.mark.parametrize("pin", [CERTIFICATE, CERTIFICATE.replace(":", "").lower()])
+def test_the_certificate_of_a_tls_host_can_be_pinned(pin: str) -> None:
+    made = RemoteHost("dr", "dr", transport="tls", key="/k", fingerprint=pin)
+    assert parse("dr", render(made), "") == made
+
+
 def test_an_empty_file_has_the_usual_settings() -> None:
     assert parse("dr", "", "") == RemoteHost("dr", "dr")
 
@@ -59,6 +66,8 @@ def test_an_empty_file_has_the_usual_settings() -> None:
         ("transport = 'telnet'", "'transport' is invalid"),
         ("key = 'id'", "'key' is invalid: expected the absolute path"),
         ("fingerprint = 'aa:bb'", "'fingerprint' is invalid"),
+        (f"fingerprint = '{CERTIFICATE}'", "as 'ssh-keygen -l' shows it"),
+        (f"transport = 'tls'\nfingerprint = '{PIN}'", "dr.toml:2: 'fingerprint' is invalid"),
         ("command = 'mirrord agent'", "'command' is invalid: expected a list of words"),
         ("command = []", "'command' is invalid"),
         ("data = 'tls'", "'data' is invalid"),

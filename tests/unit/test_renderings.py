@@ -9,13 +9,15 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from mirrord.control.commands.history import history
 from mirrord.control.documents import of_status
 from mirrord.control.monitor import judge
 from mirrord.control.statustext import details, table
 from mirrord.core.errors import TransferFailed
 from mirrord.core.live import LiveReading, LiveStatus
 from mirrord.core.model import Caps, Definition, Endpoint, Promise
-from mirrord.core.records import AlarmKind, AlarmRecord, Finding, Level
+from mirrord.core.records import AlarmKind, AlarmRecord, Finding, Level, TransferRecord
+from mirrord.core.reports import History
 from mirrord.core.results import UpdateNumbers
 from mirrord.core.states import State
 from mirrord.core.status import MirrorStatus, Reading
@@ -246,3 +248,16 @@ def test_window_and_lag_of_live_mirrors_agree(hand: Hand) -> None:
             assert f" {lag}, " in shown[0] and limit in shown[0]
             assert ("full, writes wait" in shown[0]) == found["window_full"]
         assert ("WINDOW" in header) == (semi > 0)
+
+
+def test_history_shows_why_a_transfer_was_full() -> None:
+    reason = "the destination has no complete snapshot to update from"
+    row = TransferRecord(
+        "t1", "update", None, reason, "g1", "s1", "done", 1, 1000, 5 << 20, 0, 0, 0, "", "", 0, "",
+        None, "",
+    )  # fmt: skip
+    later = row._replace(base="g1", full_reason="", name="s2", recorded=1)
+    assert history.text is not None
+    lines = list(history.text(History("home", (later, row), (), ()), {"limit": 9}))[-2:]
+    assert lines[0].splitlines()[1:] == [f"    full transfer: {reason}"]
+    assert len(lines[1].splitlines()) == 1

@@ -122,7 +122,7 @@ def _walk(name: str, wanted: dict[str, Any], allowed: Allowed, *, as_json: bool)
         result = hosts.check(found, name)
     except MirrordError as error:
         error.data.update(facts)
-        if isinstance(error, Untrusted) and "log-in" in error.what:
+        if isinstance(error, Untrusted) and error.what.endswith("is refused"):
             # The usual hint would print a line without the bounds of this one.
             error.hint = f"Append the line above to ~{login}/.ssh/authorized_keys on {at}."
         error.add_note(f"once that is fixed: mirrord host check {name}")

@@ -15,6 +15,7 @@ from mirrord.control.command import MirrorName, Option, Right, Service, command
 from mirrord.core.pause import decoded
 from mirrord.core.records import TransferRecord
 from mirrord.core.reports import History
+from mirrord.core.states import Verb
 from mirrord.core.units import format_duration, format_size
 from mirrord.system.clock import format_moment
 
@@ -73,6 +74,8 @@ def _transfer(row: TransferRecord) -> str:
         tail = f", members {format_duration(row.spread_ms / 1000)} apart{tail}"
     if report := decoded(row.pause):
         tail = "".join((f", {report.line()}", tail, *(f"\n    {one}" for one in report.details())))
+    if row.full_reason and not row.base and row.verb != Verb.INITIALIZE.value:
+        tail += f"\n    full transfer: {row.full_reason}"
     return (
         f"{row.verb:10} {row.result:8} {how}{resumed} {format_size(row.stream_bytes)} in "
         f"{format_duration(row.duration_ms / 1000)}  {row.name}{tail}"

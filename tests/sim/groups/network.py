@@ -200,6 +200,9 @@ class Connection:
         finally:
             self.forget(call)
 
+    def use(self, change: int) -> None:
+        """See `Session.use`: it is kept."""
+
     def forget(self, call: Call) -> None:
         """See `Session.forget`."""
         self._calls.pop(call.number, None)

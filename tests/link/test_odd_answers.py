@@ -1,0 +1,89 @@
+"""Answers of another host that have the right types, and values that cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from mirrord.core.errors import ProtocolError
+from mirrord.core.model import Endpoint, Snapshot, SnapshotKind
+from mirrord.core.relationship import EPOCH_MAX, Relationship, SiteRecord
+from mirrord.link.driver import RemoteDriver
+from mirrord.link.exchange import Exchange
+from mirrord.link.session import Session
+from mirrord.system.waiting import Waiting
+from mirrord.wire.methods import Opened
+from mirrord.wire.values import pack
+from tests.link.test_session import pair
+
+RECORD = Relationship(
+    "m1",
+    "home",
+    1,
+    "primary",
+    (SiteRecord("primary", ("block:/v",)), SiteRecord("secondary", ("block://dr/copy",))),
+    controller="c0ffee",
+)
+
+
+class Connected:
+    """See `Sessions`."""
+
+    notes: tuple[str, ...] = ()
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def session(self, _waiting: Waiting) -> Session:
+        return self._session
+
+
+@contextmanager
+def answering(**answers: Any) -> Iterator[RemoteDriver]:
+    """A volume at a host that gives these answers, by the names of methods."""
+
+    def handler(_exchange: Exchange, method: str, _words: list[Any]) -> Any:
+        return pack({"open": Opened(1, 0, append_only=False), **answers}.get(method))
+
+    with pair(handler) as (client, _server):
+        yield RemoteDriver.of(Endpoint("block", "/copy", "dr"), Connected(client))
+
+
+@pytest.mark.parametrize(
+    ("changes", "valid"),
+    [
+        ({}, True),
+        ({"epoch": EPOCH_MAX}, True),
+        ({"epoch": EPOCH_MAX + 1}, False),
+        ({"epoch": 2**63 - 1}, False),
+        ({"epoch": 0}, False),
+        ({"epoch": -5}, False),
+        ({"sites": ()}, False),
+        ({"sites": RECORD.sites[:1]}, False),
+        ({"sites": (SiteRecord("primary", ()), SiteRecord("secondary", ()))}, False),
+        ({"source": "elsewhere"}, False),
+        ({"controller": "../x\n"}, False),
+        ({"mirror_id": "m2"}, False),
+    ],
+)
+def test_a_relationship_record_that_no_mirrord_writes_is_damaged(
+    changes: dict[str, Any], *, valid: bool
+) -> None:
+    record = RECORD._replace(**changes)
+    with answering(relationship=record, relationships={"m1": record}) as driver:
+        assert driver.relationship("m1") == (record if valid else None)
+        if "mirror_id" not in changes:
+            assert driver.relationships() == {"m1": record if valid else None}
+
+
+@pytest.mark.parametrize("number", [2**63, 2**64 - 1])
+def test_a_number_that_the_catalogue_cannot_hold_is_malformed(number: int) -> None:
+    one = Snapshot("g1", "s1", SnapshotKind.REFERENCE, 1, number)
+    with (
+        answering(snapshots=[one._replace(taken_at_ns=2**63 - 1), one]) as driver,
+        pytest.raises(ProtocolError, match="malformed"),
+    ):
+        driver.snapshots()
