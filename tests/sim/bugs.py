@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from mirrord.catalogue.store import Catalogue
 from mirrord.core.errors import MirrordError
 from mirrord.core.model import Role, Staging
-from mirrord.engine import direction, failover_steps, recovery, update
+from mirrord.engine import failover_steps, recovery, update
 from mirrord.engine.mirror import Mirror
 from mirrord.engine.recovery import Recovered
 from tests.sim.memory import MemoryDriver
@@ -131,6 +132,10 @@ BUGS = (
         "",
         _of(recovery, "_recover_switch", _always(Recovered())),
     ),
-    Bug("a reverse leaves the roles as they were", "", _of(direction, "record", _always(None))),
+    Bug(
+        "a reverse leaves the roles as they were",
+        "",
+        _of(Catalogue, "set_direction", _always(None)),
+    ),
     Bug("a verb fails for no reason", "", _of(MemoryDriver, "changed_since", _fails)),
 )
