@@ -149,10 +149,13 @@ def details(status: MirrorStatus) -> list[str]:
     lines += _pauses(reading)
     if last := reading.last_transfer:
         how = "incremental" if last.base else "full"
-        lines.append(
-            f"  last         {last.result}: {how}, {format_size(last.stream_bytes)} in "
-            f"{format_duration(last.duration_ms / 1000)}"
-        )
+        if last.result == "running":  # as it is recorded until it ends, or is recovered
+            lines.append(f"  last         {'running' if status.running else 'interrupted'}: {how}")
+        else:
+            lines.append(
+                f"  last         {last.result}: {how}, {format_size(last.stream_bytes)} in "
+                f"{format_duration(last.duration_ms / 1000)}"
+            )
         if report := decoded(last.pause):
             lines[-1] += f", {report.line()}"
     lines += _verified(status)

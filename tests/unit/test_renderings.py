@@ -18,9 +18,10 @@ from mirrord.core.live import LiveReading, LiveStatus
 from mirrord.core.model import Caps, Definition, Endpoint, Promise
 from mirrord.core.records import AlarmKind, AlarmRecord, Finding, Level, TransferRecord
 from mirrord.core.reports import History
-from mirrord.core.results import UpdateNumbers
-from mirrord.core.states import State
-from mirrord.core.status import MirrorStatus, Reading
+from mirrord.core.results import UpdateNumbers, VerbProgress
+from mirrord.core.states import Activity, State
+from mirrord.core.status import MirrorStatus, Reading, RunningVerb
+from mirrord.core.status import judge as status_of
 from mirrord.core.units import format_duration, format_size
 from mirrord.daemon.metrics import Metrics
 from mirrord.daemon.running import Running
@@ -248,6 +249,17 @@ def test_window_and_lag_of_live_mirrors_agree(hand: Hand) -> None:
             assert f" {lag}, " in shown[0] and limit in shown[0]
             assert ("full, writes wait" in shown[0]) == found["window_full"]
         assert ("WINDOW" in header) == (semi > 0)
+
+
+def test_a_transfer_is_shown_as_running_only_while_a_process_runs() -> None:
+    row = TransferRecord(
+        "t1", "update", None, "", "g1", "s1", "running", 1, 0, 0, 0, 0, 0, "", "", 0, "", None, "",
+    )  # fmt: skip
+    reading = Reading("home", "id", state=State.MIRRORED, last_transfer=row)
+    assert "  last         interrupted: full" in details(status_of(reading, now_ns=1))
+    running = RunningVerb(1, "mirrord update", VerbProgress(Activity.TRANSFERRING))
+    found = status_of(reading, now_ns=1, running=running)
+    assert "  last         running: full" in details(found)
 
 
 def test_history_shows_why_a_transfer_was_full() -> None:
