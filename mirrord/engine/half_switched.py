@@ -1,5 +1,5 @@
 """Ends of which a switch that was killed has changed some members only, where no operation in the
-catalogue says so: it was lost, or another host has taken over.
+catalogue says so: it was lost, or another host has taken over. On ZFS a live one may be frozen.
 """
 
 from __future__ import annotations
@@ -23,29 +23,33 @@ def put_back(mirror: Mirror, there: Members, *, strict: bool = False) -> list[st
     """
     name, trouble = _half_set_aside(mirror, there), []
     for driver in reversed(there.drivers) if name else ():
+        live = driver.facts().role is Role.LIVE
         try:
-            driver.reinstate(name)
+            driver.reinstate(name)  # a live one is thawed
         except NotFound:
             driver.promote()  # it had no changes of its own
         except (MirrordError, OSError) as error:
             if strict:
                 raise
-            driver.promote()
-            why = f"its previous content is kept as {name}: {one_line(error)}"
-            trouble.append(f"{driver} begins as the snapshot that it showed; {why}")
+            why = one_line(error)
+            if not live:
+                driver.promote()
+                why = (
+                    f"{driver} begins as the snapshot that it showed; its previous content is "
+                    f"kept as {name}: {why}"
+                )
+            trouble.append(why)
     return trouble
 
 
 def _half_set_aside(mirror: Mirror, there: Members) -> str:
-    """The name under which the members that are not live were set aside; "" when a switch that was
-    killed has not left that. It sets the first member aside first, and the last one at the end: a
-    promotion that was killed has made the first one live. An older verb's name has newer snapshots
-    beside it.
+    """The name under which the members that are not live were set aside, or were to be; "" when a
+    switch that was killed has not left that. It sets the first member aside first, and the last one
+    at the end: a promotion that was killed has made the first one live. An older verb's name has
+    newer snapshots beside it.
     """
-    known, roles = mirror.relation.known, there.roles()
-    if known is None or known.intent is not Intent.MIRRORED:
-        return ""
-    if roles[-1] is not Role.LIVE or Role.MIRROR not in roles:
+    known = mirror.relation.known
+    if known is None or known.intent is not Intent.MIRRORED or there.roles()[-1] is not Role.LIVE:
         return ""
     sequence = names.sequence_of(known.set_aside, mirror.id)
     newest = max((names.sequence_of(one.name, mirror.id) for one in there.snapshots()), default=0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,23 @@ def test_break_and_resync(matrix: Matrix) -> None:
             destination.delete_snapshot(snapshot.guid)
     matrix.sound()
     assert met >= 3
+
+
+@only_filesystem
+def test_break_thaws_what_a_killed_resync_has_frozen(matrix: Matrix) -> None:
+    """What is to be set aside is read-only and not mounted, also when the process has ended."""
+    world, lab = matrix.world, matrix.lab
+    world.service.break_off(NAME)
+    lab.change(lab.destination(), 1)
+    losing = world.view_content()
+    resync = partial(world.service.resync, NAME, yes=True)
+    assert matrix.attempt(resync, ("ZFS:ROLLBACK:KEEP", 1), "gone")
+    assert world.view_content() != losing, "it was frozen"
+    world.service.break_off(NAME)
+    assert world.view_content() == losing
+    lab.change(lab.destination(), 2)  # (as a user: it can be written to)
+    world.service.resync(NAME, yes=True)
+    assert world.in_step()
 
 
 @pytest.mark.nightly
