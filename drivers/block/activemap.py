@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from mirrord.core.errors import Damaged, InvariantError, IoFailed
+from mirrord.core.model import DATA_MISSING
 from mirrord.drivers.block.format import (
     BLOCK_BYTES,
     CHUNK_BITS,
@@ -56,12 +57,15 @@ def cut_files(directory: Path, root: Root) -> Iterator[str]:
     """Notes on data files of an image that are missing, or end before its last block."""
     for one in root.segments:
         path = directory / data_file_name(one.segment)
-        size = path.stat().st_size if path.exists() else -1
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError:
+            size = -1
         # A file may end before `high`: what the source had freed by then was never sent.
         if size < one.high * BLOCK_BYTES and _is_used(directory, root, one, size // BLOCK_BYTES):
-            what = "is missing" if size < 0 else "has been cut"
+            what = "is missing" if size < 0 else "has been truncated"
             yield (
-                f"The data file {path} {what}: "
+                f"{DATA_MISSING}: the file {path} {what}; "
                 f"'mirrord volume check {shlex.quote(str(directory))}' lists the lost blocks."
             )
 
@@ -76,8 +80,10 @@ def _is_used(directory: Path, root: Root, segment: SegmentMap, number: int) -> b
             bits = view.bits(segment.segment, chunk)
             if bits >> max(0, first - chunk * CHUNK_BITS):
                 return True
-    except (Damaged, IoFailed):
+    except Damaged:
         return True  # its map is among what is lost
+    except IoFailed:
+        return False  # a reader of the data gets the error
     finally:
         store.close()
     return False

@@ -8,14 +8,14 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from mirrord.agent.rules import parse_rules
 from mirrord.agent.run import Serving, Settings, serve
 from mirrord.config.peers import Peer, Peers
 from mirrord.core.errors import Busy, IoFailed, MirrordError
-from mirrord.system import clock, locks, sockets
+from mirrord.system import clock, files, locks, sockets
 from mirrord.system.descriptors import are_exhausted
 from mirrord.system.paths import Paths
 from mirrord.transport.fds import FdStream
@@ -23,6 +23,8 @@ from mirrord.transport.pki import TlsServer
 from mirrord.transport.tlsstream import TlsStream
 
 _log = logging.getLogger(__name__)
+#: How long another agent may take to begin to listen at the same path.
+_STARTING_S = 5.0
 
 
 def serve_unix(path: Path, settings: Settings, paths: Paths) -> None:
@@ -36,7 +38,7 @@ def serve_unix(path: Path, settings: Settings, paths: Paths) -> None:
     os.umask(0o077)
     paths.make()
     serving = Serving(paths)
-    with _bound(path, paths) as listening:
+    with _bound(path) as listening:
         print(f"listening on {path}", flush=True)
         while True:
             try:
@@ -75,13 +77,17 @@ def _serve_one(stream: FdStream, settings: Settings, serving: Serving) -> None:
 
 
 @contextmanager
-def _bound(path: Path, paths: Paths) -> Iterator[socket.socket]:
+def _bound(path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
         try:
-            with locks.passing(paths.run / "listen.lock", what=f"the socket {path}"):
+            with files.opened(path.parent, os.O_DIRECTORY) as folder:
+                # Others may start an agent here, too.
+                if not locks.lock_within(folder, _STARTING_S):
+                    raise OSError(errno.EADDRINUSE, "another program begins to listen there")
                 _remove_abandoned(path)
                 sockets.bind(made, path)
                 made.listen(64)
+                own = path.lstat()
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise IoFailed(
@@ -90,13 +96,15 @@ def _bound(path: Path, paths: Paths) -> Iterator[socket.socket]:
             raise Busy(
                 "the socket already exists",
                 where=str(path),
-                hint="Another program listens there, or it is a file of another kind: give "
-                "--listen another path.",
+                hint="Another program listens there, this user may not connect to it, or the path "
+                "is not a socket: give --listen another path.",
             ) from error
         try:
             yield made
         finally:
-            path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(own, path.lstat()):
+                    path.unlink()
 
 
 def _remove_abandoned(path: Path) -> None:
@@ -106,7 +114,7 @@ def _remove_abandoned(path: Path) -> None:
     try:
         sockets.connected(path, timeout_s=1).close()
     except ConnectionRefusedError:
-        path.unlink()
+        path.unlink(missing_ok=True)
     except OSError:
         return  # it is in use
 

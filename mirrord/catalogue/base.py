@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mirrord.catalogue.schema import APPLICATION_ID, MIGRATIONS
-from mirrord.core.errors import Busy, Damaged, IoFailed, MirrordError, NoSpace
+from mirrord.core.errors import Busy, Damaged, IoFailed, MirrordError, NoSpace, ProtocolError
 from mirrord.system import steps
 
 #: The path of a catalogue in memory, which is lost when it is closed.
@@ -112,8 +112,15 @@ class Store:
                 db.execute(f"PRAGMA user_version = {number + 1}")
             db.execute("COMMIT")
 
-    def _explained(self, error: sqlite3.DatabaseError) -> MirrordError:
+    def _explained(self, error: sqlite3.DatabaseError | OverflowError) -> MirrordError:
         where, text = str(self.path), str(error)
+        if isinstance(error, OverflowError):
+            return ProtocolError(
+                "a number is too large for the catalogue",
+                where=where,
+                why=f"{text}: it is from a damaged record of a volume, or from another host",
+                hint="Install the same version of mirrord at both ends.",
+            )
         if not isinstance(error, sqlite3.OperationalError):
             return Damaged(
                 "the catalogue is damaged",
@@ -150,7 +157,7 @@ class Store:
                     if self._db.in_transaction:
                         self._db.execute("ROLLBACK")
                     raise
-            except sqlite3.DatabaseError as error:
+            except (sqlite3.DatabaseError, OverflowError) as error:
                 raise self._explained(error) from error
 
     def _change(self, label: str, sql: str, *values: Any) -> None:
@@ -165,7 +172,7 @@ class Store:
     def _rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         try:
             return self._db.execute(sql, values).fetchall()
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, OverflowError) as error:
             raise self._explained(error) from error
 
 

@@ -5,12 +5,11 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 
 from mirrord.core.errors import UsageError
 from mirrord.core.model import Endpoint
 from mirrord.core.names import nearest
-from mirrord.core.text import escaped
+from mirrord.core.text import escaped, is_plain
 
 #: What people write.
 _WRITTEN = ("block", "btrfs", "image", "zfs")
@@ -110,7 +109,7 @@ def _dataset(text: str, location: str, what: str, host: str) -> str:
 
 def _path(text: str, location: str, what: str) -> str:
     """The normalized path."""
-    if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in location):
+    if not is_plain(location):
         raise UsageError(
             f"{what} '{escaped(text)}' has control characters in its path, or is not UTF-8",
             hint="Definitions are text files: give the volume a path of printable characters.",

@@ -63,6 +63,10 @@ class Snapshot(NamedTuple):
     spread_ns: int = 0
 
 
+#: How a note begins that says that a volume has lost data.
+DATA_MISSING = "Data is missing"
+
+
 class VolumeFacts(NamedTuple):
     """What a driver knows about the volume at a location, without changing anything.
 
@@ -101,6 +105,11 @@ class VolumeFacts(NamedTuple):
     frozen: bool = False
     mount: str = ""
     parent_missing: bool = False
+
+    @property
+    def data_missing(self) -> list[str]:
+        """The notes that say that the volume has lost data."""
+        return [note for note in self.notes if DATA_MISSING in note]
 
 
 class OpenWriter(NamedTuple):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from mirrord.core.errors import MIRROR, Diverged, Fenced, Refused
-from mirrord.core.text import can_name
+from mirrord.core.text import can_name, is_plain
 
 #: Limits of a record's size and of the records of a volume: a peer writes them.
 RECORD_BYTES_MAX = 8000
@@ -183,19 +183,24 @@ def checked(record: Relationship | None) -> Relationship | None:
     return None if record is None else decode(json.dumps(record.as_dict()))
 
 
+def demand_epoch(epoch: int, name: str) -> None:
+    """`Refused` when a mirror's epoch would be too high."""
+    if epoch > EPOCH_MAX:
+        raise Refused(
+            "the epoch of the mirror cannot be raised any further",
+            where=f"mirror '{name}'",
+            why=f"it is {epoch - 1}, which no series of commands reaches: a damaged or forged "
+            "relationship record was taken over",
+            hint="Remove its record at both ends manually (docs/failover.md); the next command "
+            "writes new ones.",
+        )
+
+
 def encode(record: Relationship) -> bytes:
     """The record as a line of JSON; `Refused` when it is longer than a record may be, or its epoch
     is too high.
     """
-    if record.epoch > EPOCH_MAX:
-        raise Refused(
-            "the epoch of the mirror cannot be raised any further",
-            where=f"mirror '{record.name}'",
-            why=f"it is {record.epoch - 1}, which no series of commands reaches: a damaged or "
-            "forged relationship record was taken over",
-            hint="Remove its record at both ends by hand (docs/failover.md); the next command "
-            "writes new ones.",
-        )
+    demand_epoch(record.epoch, record.name)
     data = json.dumps(record.as_dict(), separators=(",", ":")).encode()
     if len(data) > RECORD_BYTES_MAX:
         raise Refused("the relationship record is too long", why=f"{len(data)} bytes")
@@ -269,7 +274,7 @@ def _word(value: object) -> str:
 
 
 def _text(value: object) -> str:
-    if not isinstance(value, str) or not value or not value.isprintable():
+    if not isinstance(value, str) or not value or not is_plain(value):
         raise ValueError(f"{value!r:.60} is not text")
     return value
 

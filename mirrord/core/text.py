@@ -7,6 +7,7 @@ UTF-8 is the lone surrogate U+DCXX. It is the same in JSON, so that nothing is l
 from __future__ import annotations
 
 import codecs
+import unicodedata
 
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 #: For `errors=` of a text stream: characters that its encoding lacks are written as `\xNN`.
@@ -32,6 +33,11 @@ def harmless(text: str) -> str:
 def can_name(name: str) -> bool:
     """Whether mirrord may use that name: it is not a path, and has nothing to be escaped."""
     return name not in ("", ".", "..") and "/" not in name and name.isprintable()
+
+
+def is_plain(text: str) -> bool:
+    """Whether a text file can have it as it is: no control characters, and UTF-8."""
+    return not any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text)
 
 
 def _shown(letter: str) -> str:

@@ -118,7 +118,7 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
                 )
             text = [f"'{mirror.name}' is already broken off.", *(f"Warning: {t}" for t in trouble)]
             return Result(verdict.status, "\n".join(text), {"view": view, "warnings": trouble})
-        trouble += facts.notes
+        trouble += facts.data_missing
         chosen = pick_snapshot(mirror, snapshot) if snapshot is not None else None
         if chosen is not None:
             half_switched.check_begun(mirror, chosen)
@@ -269,7 +269,7 @@ def begin_failback(
         base_name=failback.base.name,
         taken_ns=failback.base.taken_at_ns,
         mark=loser.mark(),
-        epoch=relation.next_epoch(mirror),
+        epoch=relation.confirmed_epoch(mirror),
     )
     needed = {failback.base.guid} | ({arguments.base} if arguments.base else set())
     pinning.add(mirror, [mirror.destination, mirror.source], needed)

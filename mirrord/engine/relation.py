@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING
 
 from mirrord.core.errors import Diverged, Fenced, MirrordError, Refused, Unsupported
 from mirrord.core.model import Role
-from mirrord.core.relationship import Fence, Intent, Relationship, SiteRecord, is_same, newest
+from mirrord.core.relationship import (
+    Fence,
+    Intent,
+    Relationship,
+    SiteRecord,
+    demand_epoch,
+    is_same,
+    newest,
+)
 from mirrord.core.results import Result
 from mirrord.core.states import State, Verb
 from mirrord.drivers.contract import Driver
@@ -224,6 +232,13 @@ def ensure(mirror: Mirror) -> None:
 def next_epoch(mirror: Mirror) -> int:
     """The epoch that a verb is going to begin; goes into the operation's arguments."""
     return (mirror.relation.known.epoch if mirror.relation.known else _FIRST) + 1
+
+
+def confirmed_epoch(mirror: Mirror) -> int:
+    """The same for a verb that must not begin when it is too high: `Refused`."""
+    epoch = next_epoch(mirror)
+    demand_epoch(epoch, mirror.name)
+    return epoch
 
 
 def is_over(mirror: Mirror, epoch: int) -> bool:

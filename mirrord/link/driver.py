@@ -141,15 +141,19 @@ class RemoteDriver(Driver, Clones, Pool, Verification, Live):
             raise LinkLost("the other end does not respond")
         ask = functools.partial(session.call, timeout_s=_QUICK_S, waiting=self.waiting)
         if session is not self._session:
-            opened: Opened = unpack(Opened, ask("open", self.kind, self.location))
-            if self._purpose is not None:
-                try:
-                    ask("lock", opened.number, self._purpose)
-                except Busy:
-                    ask("close", opened.number)  # (It is opened again by the next attempt.)
-                    raise
-            self._session, self._opened, self._fence_sent = session, opened, None
             session.use(1)
+            try:
+                opened: Opened = unpack(Opened, ask("open", self.kind, self.location))
+                if self._purpose is not None:
+                    try:
+                        ask("lock", opened.number, self._purpose)
+                    except Busy:
+                        ask("close", opened.number)  # (It is opened again by the next attempt.)
+                        raise
+            except BaseException:
+                session.use(-1)
+                raise
+            self._session, self._opened, self._fence_sent = session, opened, None
         fenced = session.version >= METHODS["set_fence"].since
         if fenced and self.fence is not None and self.fence != self._fence_sent:
             ask("set_fence", self._opened.number, *self.fence)

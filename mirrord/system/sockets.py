@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from mirrord.system import clock
+
 _PATH_BYTES_MAX = 107
+_POLL_S = 0.01
 
 
 @contextmanager
@@ -32,8 +35,16 @@ def connected(path: Path, *, timeout_s: float) -> socket.socket:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         made.settimeout(timeout_s)
+        deadline_s = clock.monotonic_s() + timeout_s
         with address(path) as where:
-            made.connect(where)
+            while True:
+                try:
+                    made.connect(where)
+                    break
+                except BlockingIOError:  # its queue is full: the kernel does not wait then
+                    if clock.monotonic_s() >= deadline_s:
+                        raise TimeoutError("the program there accepts no connection") from None
+                    clock.sleep_s(_POLL_S)
     except BaseException:
         made.close()
         raise

@@ -224,7 +224,7 @@ def _unreachable(where: str, port: int, error: OSError) -> Unreachable:
 
 def _wrong_peer(where: str, port: int, why: str) -> Untrusted:
     if why in ("BadSignature", "UnknownIssuer"):
-        why = "it was issued by another authority than the expected one"
+        why = "it was issued by a different authority than expected"
     return Untrusted(
         f"the certificate presented on port {port} is not accepted",
         where=where,

@@ -85,9 +85,7 @@ def _reader(kind: Any) -> Reader:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if kind is None or kind is type(None):
         return _nothing
-    if kind is int:
-        return _integer
-    if kind in (str, bool, bytes):
+    if kind in (int, str, bool, bytes):
         return functools.partial(_exactly, kind)
     if kind is float:
         return _real
@@ -122,14 +120,6 @@ def _exactly(kind: type, packed: Any) -> Any:
     if type(packed) is not kind:
         raise TypeError(f"{packed!r} is not of the type {kind.__name__}")
     return packed
-
-
-def _integer(packed: Any) -> int:
-    """As SQLite has it: 64 bits with a sign."""
-    found: int = _exactly(int, packed)
-    if not -(1 << 63) <= found < 1 << 63:
-        raise ValueError(f"{found} is too large")
-    return found
 
 
 def _path(packed: Any) -> Path:

@@ -150,6 +150,19 @@ def test_the_socket_of_a_killed_agent_is_used_again(tmp_path: Path, number: sign
     assert socket.read_text() == "somebody's"
 
 
+def test_an_agent_that_ends_leaves_the_socket_of_another(tmp_path: Path) -> None:
+    socket = tmp_path / "agent.sock"
+    words = [*AGENT, "--listen", str(socket)]
+    environment = {**os.environ, "MIRRORD_HOME": str(tmp_path / "there")}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"listening on {socket}\n"
+        socket.unlink()
+        socket.write_text("another's")
+        process.terminate()
+    assert socket.read_text() == "another's"
+
+
 @pytest.mark.parametrize(
     ("words", "part"),
     [

@@ -361,8 +361,8 @@ def test_data_that_is_missing_is_reported(tmp_path: Path, size: int | None) -> N
         else:
             os.truncate(data, size)
         result = service.break_off(NAME)
-    what = "is missing" if size is None else "has been cut"
-    assert f"Warning: The data file {data} {what}: 'mirrord volume check" in result.text
+    what = "is missing" if size is None else "has been truncated"
+    assert f"Warning: Data is missing: the file {data} {what}; 'mirrord volume" in result.text
     assert result.status == "done" and "is broken off" in result.text
 
 
@@ -383,7 +383,7 @@ def test_blocks_that_were_freed_before_an_update_are_not_missing(tmp_path: Path)
         assert not service.status(NAME)[0].reading.notes
         whole = data.stat().st_size
         os.truncate(data, whole - 1)
-        assert "has been cut" in service.status(NAME)[0].reading.notes[0]
+        assert "has been truncated" in service.status(NAME)[0].reading.notes[0]
         os.truncate(data, whole)
         result = service.break_off(NAME)
-    assert "has been cut" not in result.text
+    assert "has been truncated" not in result.text

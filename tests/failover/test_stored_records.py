@@ -162,3 +162,11 @@ def test_the_last_possible_epoch_prevents_no_break(pair: Pair) -> None:
         file.unlink()
     assert pair.service.resync(NAME, yes=True).status == "done"
     assert json.loads(pair.files[0].read_text())["epoch"] == 2
+
+
+def test_at_the_last_possible_epoch_a_reverse_does_not_begin(pair: Pair) -> None:
+    pair.write(pair.document(epoch=EPOCH_MAX))
+    pair.service.update(NAME)
+    with pytest.raises(Refused, match="cannot be raised any further"):
+        pair.service.reverse(NAME, yes=True)
+    assert pair.service.update(NAME).status == "unchanged"

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from mirrord.core.errors import ProtocolError
-from mirrord.core.model import Endpoint, Snapshot, SnapshotKind
+from mirrord.core.model import Endpoint, Snapshot, SnapshotKind, Staging
 from mirrord.core.relationship import EPOCH_MAX, Relationship, SiteRecord
 from mirrord.link.driver import RemoteDriver
 from mirrord.link.exchange import Exchange
@@ -61,6 +60,11 @@ def answering(**answers: Any) -> Iterator[RemoteDriver]:
         ({"epoch": 2**63 - 1}, False),
         ({"epoch": 0}, False),
         ({"epoch": -5}, False),
+        (
+            {"sites": (RECORD.sites[0], SiteRecord("secondary", ("block:/c\u00a0d\u200be",)))},
+            True,
+        ),
+        ({"sites": (RECORD.sites[0], SiteRecord("secondary", ("block:/c\nd",)))}, False),
         ({"sites": ()}, False),
         ({"sites": RECORD.sites[:1]}, False),
         ({"sites": (SiteRecord("primary", ()), SiteRecord("secondary", ()))}, False),
@@ -80,10 +84,8 @@ def test_a_relationship_record_that_no_mirrord_writes_is_damaged(
 
 
 @pytest.mark.parametrize("number", [2**63, 2**64 - 1])
-def test_a_number_that_the_catalogue_cannot_hold_is_malformed(number: int) -> None:
-    one = Snapshot("g1", "s1", SnapshotKind.REFERENCE, 1, number)
-    with (
-        answering(snapshots=[one._replace(taken_at_ns=2**63 - 1), one]) as driver,
-        pytest.raises(ProtocolError, match="malformed"),
-    ):
-        driver.snapshots()
+def test_a_checkpoint_may_have_any_address(number: int) -> None:
+    one = Snapshot("g1", "s1", SnapshotKind.REFERENCE, 1, 1)
+    staged = Staging("t1", None, one, complete=False, checkpoint={"address": number, "digest": "d"})
+    with answering(stagings=[staged]) as driver:
+        assert driver.stagings() == [staged]

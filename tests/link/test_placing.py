@@ -25,6 +25,7 @@ from tests.agent.test_listen import listening
         ("me@dr:22", True, "me@dr:22"),
         ("/backup/dr", True, "me@dr:22: /backup/dr"),
         ("me@dr:22: /backup", True, "me@dr:22: /backup"),
+        ("dr: /backup", False, "me@dr:22: /backup"),
         ("btrfs://me@dr:22/backup", True, "btrfs://me@dr:22/backup"),
         ("btrfs:/backup", True, "me@dr:22: btrfs:/backup"),
         ("/etc/mirrord/dr.pem", False, "/etc/mirrord/dr.pem"),

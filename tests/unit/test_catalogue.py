@@ -10,7 +10,7 @@ import pytest
 from mirrord.catalogue.arguments import Arguments
 from mirrord.catalogue.schema import APPLICATION_ID, MIGRATIONS
 from mirrord.catalogue.store import Catalogue, Confirmed, TransferBegin
-from mirrord.core.errors import Damaged, MirrordError
+from mirrord.core.errors import Damaged, MirrordError, ProtocolError
 from mirrord.core.model import Snapshot, SnapshotKind
 from mirrord.core.records import FailureRecord
 from mirrord.core.states import State
@@ -82,6 +82,16 @@ def test_a_failing_transaction_leaves_nothing(tmp_path: Path) -> None:
         catalogue.begin("m", "update")
     steps.observe(None)
     assert catalogue.operation("m") is None
+    catalogue.close()
+
+
+def test_a_number_of_another_host_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    catalogue = Catalogue(tmp_path / "c")
+    catalogue.add_mirror("m", State.UNINITIALIZED)
+    with pytest.raises(ProtocolError, match="too large for the catalogue"):
+        catalogue.end("m", state=State.MIRRORED, confirmed=Confirmed("g1", 2**63))
+    row = catalogue.mirror("m")
+    assert row is not None and row.state is State.UNINITIALIZED
     catalogue.close()
 
 

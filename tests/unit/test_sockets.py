@@ -1,0 +1,36 @@
+"""Unix sockets: a program that is busy is not taken for one that has ended."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from mirrord.system import sockets
+
+
+def full(path: Path) -> tuple[socket.socket, socket.socket]:
+    """A socket whose queue is full, and the client in it."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sockets.bind(listening, path)
+    listening.listen(0)
+    return listening, sockets.connected(path, timeout_s=5)
+
+
+def test_a_full_queue_is_waited_for(tmp_path: Path) -> None:
+    listening, first = full(tmp_path / "s")
+    taken: list[socket.socket] = []
+    timer = threading.Timer(0.3, lambda: taken.append(listening.accept()[0]))
+    timer.start()
+    with listening, first, sockets.connected(tmp_path / "s", timeout_s=30):
+        timer.join()
+    [one] = taken
+    one.close()
+
+
+def test_a_program_that_accepts_nothing_is_there(tmp_path: Path) -> None:
+    listening, first = full(tmp_path / "s")
+    with listening, first, pytest.raises(TimeoutError):
+        sockets.connected(tmp_path / "s", timeout_s=0.2)
