@@ -13,10 +13,10 @@ from mirrord.engine.mirror import Mirror, one_line
 
 
 def put_back(mirror: Mirror, there: Members, *, strict: bool = False) -> list[str]:
-    """Members that a killed resync or reverse had set aside become live again: those that it had
-    not reached still are, and what the others show is of another moment. By the record: the
-    catalogue may be lost. Returns warnings. strict: raises when what a member was cannot be put
-    back; otherwise it begins as what it shows.
+    """Members that a killed resync or reverse had set aside, or frozen for that, become live again:
+    those that it had not reached still are, and what the others show is of another moment. By the
+    record: the catalogue may be lost. Returns warnings. strict: raises when what a member was
+    cannot be put back; otherwise it begins as what it shows.
 
     The last member comes first, so that one that is live has only live ones behind it until all
     are: this can be interrupted, too.

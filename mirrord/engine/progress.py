@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -39,7 +38,13 @@ class RunFiles:
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder = folder
-        self._name = name
+        self.lock = folder / f"{name}.lock"
+        self.gate = folder / f"{name}.gate"
+        #: Locked while the mode of a live mirror is set.
+        self.mode = folder / f"{name}.mode"
+        self.verifying = folder / f"{name}.verifying"
+        self._progress = folder / f"{name}.progress"
+        self._abort = folder / f"{name}.abort"
         #: Whether this process holds the gate (`preempt.first`).
         self.goes_first = False
         self._state = VerbProgress()
@@ -49,37 +54,6 @@ class RunFiles:
         self.estimate_bytes = 0
         self.moved_bytes = 0
         self.moved_since_s = clock.monotonic_s()
-
-    @cached_property
-    def lock(self) -> Path:
-        """Locked by a verb that changes the mirror."""
-        return self._file("lock")
-
-    @cached_property
-    def gate(self) -> Path:
-        """Locked by a verb that goes before others."""
-        return self._file("gate")
-
-    @cached_property
-    def mode(self) -> Path:
-        """Locked while the mode of a live mirror is set."""
-        return self._file("mode")
-
-    @cached_property
-    def verifying(self) -> Path:
-        """Locked by a verification."""
-        return self._file("verifying")
-
-    @cached_property
-    def _progress(self) -> Path:
-        return self._file("progress")
-
-    @cached_property
-    def _abort(self) -> Path:
-        return self._file("abort")
-
-    def _file(self, what: str) -> Path:
-        return self.folder / f"{self._name}.{what}"
 
     def begin(self, activity: Activity) -> None:
         """A verb begins: requests made before it are discarded.

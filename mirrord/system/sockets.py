@@ -43,7 +43,7 @@ def connected(path: Path, *, timeout_s: float) -> socket.socket:
                     break
                 except BlockingIOError:  # its queue is full: the kernel does not wait then
                     if clock.monotonic_s() >= deadline_s:
-                        raise TimeoutError("the program there accepts no connection") from None
+                        raise TimeoutError("it accepts no connection") from None
                     clock.sleep_s(_POLL_S)
     except BaseException:
         made.close()

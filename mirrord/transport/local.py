@@ -72,8 +72,11 @@ def open_unix(path: str | Path, *, name: str = "", timeout_s: float = 10.0) -> F
             hint="Run it as root, or as the user of the program that listens there.",
         ) from None
     except OSError as error:
+        is_busy = isinstance(error, TimeoutError)
         raise Unreachable(
-            f"nothing listens on the socket {path}",
+            f"the program at the socket {path} does not respond"
+            if is_busy
+            else f"nothing listens on the socket {path}",
             where=name,
             why=error.strerror or str(error),
             hint="Start the program that listens there, or correct the address in hosts.d.",

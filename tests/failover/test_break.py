@@ -346,44 +346,55 @@ def test_what_was_being_received_goes(mirror: Mirror) -> None:
     assert os.listdir(mirror.store / "staging") == [] and mirror.content() == "two"
 
 
+class BlockMirror:
+    """A mirror of a block volume, initialized."""
+
+    def __init__(self, folder: Path) -> None:
+        self.source, copy = folder / "source", folder / "copy"
+        with Volume.create(self.source, 4 << 20) as volume:
+            volume.write(0, os.urandom(1 << 20))
+        self.data = copy / "data"
+        self.service = Service(Paths(folder / "etc", folder / "state", folder / "run"))
+        self.service.create(NAME, f"block:{self.source}", f"block:{copy}")
+        self.service.initialize(NAME)
+
+    def notes(self) -> tuple[str, ...]:
+        return self.service.status(NAME)[0].reading.notes
+
+
+@pytest.fixture
+def blocks(tmp_path: Path) -> Iterator[BlockMirror]:
+    made = BlockMirror(tmp_path)
+    yield made
+    made.service.close()
+
+
 @pytest.mark.parametrize("size", [64 << 10, None])
-def test_data_that_is_missing_is_reported(tmp_path: Path, size: int | None) -> None:
-    with Volume.create(tmp_path / "source", 4 << 20) as volume:
-        volume.write(0, os.urandom(1 << 20))
-    paths = Paths(tmp_path / "etc", tmp_path / "state", tmp_path / "run")
-    data = tmp_path / "copy" / "data"
-    with closing(Service(paths)) as service:
-        service.create(NAME, f"block:{tmp_path / 'source'}", f"block:{tmp_path / 'copy'}")
-        service.initialize(NAME)
-        assert not service.status(NAME)[0].reading.notes
-        if size is None:
-            data.unlink()
-        else:
-            os.truncate(data, size)
-        result = service.break_off(NAME)
+def test_data_that_is_missing_is_reported(blocks: BlockMirror, size: int | None) -> None:
+    assert not blocks.notes()
+    if size is None:
+        blocks.data.unlink()
+    else:
+        os.truncate(blocks.data, size)
+    result = blocks.service.break_off(NAME)
     what = "is missing" if size is None else "has been truncated"
-    assert f"Warning: Data is missing: the file {data} {what}; 'mirrord volume" in result.text
+    assert (
+        f"Warning: Data is missing: the file {blocks.data} {what}; 'mirrord volume" in result.text
+    )
     assert result.status == "done" and "is broken off" in result.text
 
 
-def test_blocks_that_were_freed_before_an_update_are_not_missing(tmp_path: Path) -> None:
+def test_blocks_that_were_freed_before_an_update_are_not_missing(blocks: BlockMirror) -> None:
     """The copy's file ends before the highest number that the source has ever used."""
-    with Volume.create(tmp_path / "source", 4 << 20) as volume:
-        volume.write(0, os.urandom(1 << 20))
-    paths = Paths(tmp_path / "etc", tmp_path / "state", tmp_path / "run")
-    data = tmp_path / "copy" / "data"
-    with closing(Service(paths)) as service:
-        service.create(NAME, f"block:{tmp_path / 'source'}", f"block:{tmp_path / 'copy'}")
-        service.initialize(NAME)
-        for _ in range(3):
-            with Volume.open(str(tmp_path / "source"), writable=True) as volume:
-                volume.write(0, os.urandom(4096))
-        service.update(NAME)
-        assert data.stat().st_size < (tmp_path / "source/data").stat().st_size
-        assert not service.status(NAME)[0].reading.notes
-        whole = data.stat().st_size
-        os.truncate(data, whole - 1)
-        assert "has been truncated" in service.status(NAME)[0].reading.notes[0]
-        os.truncate(data, whole)
-        result = service.break_off(NAME)
+    for _ in range(3):
+        with Volume.open(str(blocks.source), writable=True) as volume:
+            volume.write(0, os.urandom(4096))
+    blocks.service.update(NAME)
+    whole = blocks.data.stat().st_size
+    assert whole < (blocks.source / "data").stat().st_size
+    assert not blocks.notes()
+    os.truncate(blocks.data, whole - 1)
+    assert "has been truncated" in blocks.notes()[0]
+    os.truncate(blocks.data, whole)
+    result = blocks.service.break_off(NAME)
     assert "has been truncated" not in result.text

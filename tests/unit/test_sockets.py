@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from mirrord.core.errors import Unreachable
 from mirrord.system import sockets
+from mirrord.transport.local import open_unix
 
 
 def full(path: Path) -> tuple[socket.socket, socket.socket]:
@@ -32,5 +34,9 @@ def test_a_full_queue_is_waited_for(tmp_path: Path) -> None:
 
 def test_a_program_that_accepts_nothing_is_there(tmp_path: Path) -> None:
     listening, first = full(tmp_path / "s")
-    with listening, first, pytest.raises(TimeoutError):
-        sockets.connected(tmp_path / "s", timeout_s=0.2)
+    with listening, first:
+        with pytest.raises(TimeoutError):
+            sockets.connected(tmp_path / "s", timeout_s=0.2)
+        with pytest.raises(Unreachable, match="does not respond") as raised:
+            open_unix(tmp_path / "s", timeout_s=0.2)
+        assert raised.value.why == "it accepts no connection"

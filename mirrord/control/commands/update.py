@@ -3,8 +3,7 @@
 Panel: Mirrors 3
 
 Brings the destination up to date. If the source has not changed, no snapshot is taken, but the lag
-is reset. An interrupted update is resumed from its [checkpoint](checkpoints.md) if
-there is one.
+is reset. An interrupted update is resumed from its [checkpoint](checkpoints.md) if there is one.
 """
 
 from __future__ import annotations
