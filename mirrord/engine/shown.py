@@ -5,7 +5,6 @@ Each fault is a problem in `status` and an alarm of the daemon; docs/alarms.md.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import NamedTuple
 
 from mirrord.catalogue.store import MirrorRow
@@ -41,7 +40,7 @@ def look(mirror: Mirror, row: MirrorRow, facts: VolumeFacts | None, trouble: str
     if facts is None:
         fault = _fault(f"the destination cannot be reached: {trouble}")
         return Shown("", row.confirmed_ns if mirror.destination.remote else 0, (fault,))
-    record = mirror.catalogue.relationship(mirror.id)
+    record = mirror.relation.known
     other = relation.other_kind(mirror, record) if record is not None else ""
     if other:
         fault = _fault(f"the definition has another kind of endpoint: {other}")
@@ -201,12 +200,11 @@ def _read_only(mirror: Mirror) -> tuple[Finding, ...]:
 
 
 def _is_read_only(location: str) -> bool:
-    path = Path(location)
-    if not path.is_absolute():
+    if not os.path.isabs(location):
         return False
-    while not path.exists() and path != path.parent:
-        path = path.parent
     try:
-        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+        return bool(os.statvfs(location).f_flag & os.ST_RDONLY)
+    except (FileNotFoundError, NotADirectoryError):
+        return _is_read_only(os.path.dirname(location))
     except OSError:
         return False
