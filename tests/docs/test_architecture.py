@@ -1,4 +1,4 @@
-"""docs/architecture.md and the documents of the drivers lead to code that exists."""
+"""The documents for developers lead to code that exists."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ import re
 
 from tests.support.unit import ROOT
 
-DOCUMENTS = [ROOT / "docs/architecture.md", *(ROOT / "docs").glob("drivers-*.md")]
+DOCUMENTS = [
+    ROOT / "docs/architecture.md",
+    ROOT / "docs/recovery.md",
+    *(ROOT / "docs").glob("drivers-*.md"),
+]
 TEXT = "".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
 
 
