@@ -182,6 +182,36 @@ def test_a_crash_in_a_resync_leaves_a_tree_that_goes_on(trees: Trees) -> None:
     assert met >= len(found) - 1
 
 
+@pytest.mark.nightly
+def test_break_after_a_resync_of_a_tree_that_was_broken(trees: Trees) -> None:
+    """Each member can be written to again, and nothing of what the losing side had is lost."""
+    trees.mirrored()
+    words = ["zfs", "get", "-rHpo", "name,property,value", "readonly,mounted,mountpoint"]
+
+    def diverge(number: int) -> None:
+        trees.service.break_off(NAME)
+        trees.write("a/file", f"theirs {number}", trees.place)
+        trees.write("b/file", f"ours {number}")
+
+    def resync() -> object:
+        return trees.service.resync(NAME, yes=True)
+
+    diverge(0)
+    live = trees.run(*words, trees.place)
+    found, met = points(trees, resync), 0
+    for number, point in enumerate((("ZFS:TREE:KEEP", 1), *found), 1):
+        diverge(number)
+        met += broken_at(trees, point, resync)
+        trees.service.break_off(NAME)
+        assert trees.run(*words, trees.place) == live, point
+        kept = trees.run("sh", "-c", f"cat /{trees.place}/a/file /{trees.place}.mirrord-*/a/file")
+        assert f"theirs {number}" in kept, point
+        trees.write("a/deep/file", "as a user", trees.place)
+        resync()
+        trees.the_same()
+    assert met >= len(found)
+
+
 def test_a_writable_copy_of_a_tree(trees: Trees) -> None:
     trees.mirrored()
     made = trees.service.begin_test(NAME)
