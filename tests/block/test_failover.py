@@ -109,7 +109,8 @@ def test_a_file_that_is_removed_while_facts_are_read_is_not_missing(
 ) -> None:
     pair.destination.promote()
     pair.write(pair.place, 0, os.urandom(100_000))
-    load, changed = rootrecord.load_noting_damage, []
+    load = rootrecord.load_noting_damage
+    changed: list[Path] = []
 
     def removed_meanwhile(path: Path) -> tuple[rootrecord.RootRecord, str]:
         found = load(path)
