@@ -178,6 +178,49 @@ def test_a_break_that_is_killed_while_it_puts_back_does_so_again(
         assert is_live(ready, wanted), label
 
 
+@pytest.mark.parametrize("changed", [(0,), (0, 1), (1,)])
+def test_a_break_finishes_an_abort_that_was_killed_while_it_put_back(
+    ready: SetWorld, changed: tuple[int, ...]
+) -> None:
+    """The resync had set all members aside; of the last one nothing had to be kept. Before any is
+    live again, what they show is of one moment, too.
+    """
+
+    def prepared(seed: int) -> tuple[str, str]:
+        """What the destination had before the resync, and what it shows after it."""
+        wanted = ready.view_content().split()
+        base = " ".join(wanted)
+        ready.service.break_off(NAME)
+        ready.lab.change(ready.lab.source(), 500 + seed)
+        there = ready.lab.destination()
+        for number in changed:  # (to read the others would change them)
+            lab, one = ready.lab.labs[number], there.drivers[number]
+            lab.change(one, seed)
+            wanted[number] = lab.content(one)
+        attempt(ready, lambda: resync(ready), ("CATALOGUE:OPERATION:END", 1), "crash")
+        assert set(ready.lab.destination().roles()) == {Role.MIRROR}
+        return " ".join(wanted), base
+
+    def abort() -> object:
+        return ready.service.abort(NAME, hard=True)
+
+    wanted, _ = prepared(1)
+    seen = labels(abort)
+    assert is_live(ready, wanted)
+    effects = [label for label in seen if ":REINSTATE:" in label or ":PROMOTE:" in label]
+    ends = [label for label in effects if label.endswith((":EXCHANGE", ":RENAME"))]
+    assert len(ends) >= len(ready.lab.labs)
+    for seed, label in enumerate(ends, 2):
+        resync(ready)
+        for name in kept(ready):  # (block volumes would need its blocks)
+            ready.service.delete_diverged(NAME, name)
+        wanted, base = prepared(seed)
+        attempt(ready, abort, (label, ends[: seed - 1].count(label)), "crash")
+        begun = Role.LIVE in ready.lab.destination().roles()
+        ready.service.break_off(NAME)
+        assert is_live(ready, wanted if begun else base), (label, seed)
+
+
 @pytest.mark.parametrize("number", [2, 3])
 def test_a_break_at_a_snapshot_does_not_join_one_that_began_at_another(
     ready: SetWorld, number: int
