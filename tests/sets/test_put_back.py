@@ -5,18 +5,24 @@ whatever else was lost, and whichever command that is.
 from __future__ import annotations
 
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 
-from mirrord.core.errors import Refused
+from mirrord.core.errors import Aborted, Refused
 from mirrord.core.model import Role, SnapshotKind
+from mirrord.core.states import Activity
+from mirrord.engine.members import Members
+from mirrord.engine.progress import RunFiles
+from mirrord.system import locks
 from tests.contract.sets import SetLab
 from tests.crash.faults import attempt, labels
 from tests.crash.scenes import restore, resync, reverse
 from tests.support.labs import open_lab
 from tests.support.mounts import unmount
 from tests.support.places import away
+from tests.support.service import until
 from tests.support.world import NAME, SetWorld
 
 #: What makes a member live, and what sets it aside.
@@ -309,3 +315,38 @@ def test_a_break_goes_on_without_a_member_whose_disk_is_not_mounted(tmp_path: Pa
         resync(world)
         assert world.in_step()
         world.clean_up()
+
+
+def test_a_break_ends_the_running_transfer_before_it_reads_the_members(
+    ready: SetWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that answers slowly must not delay that."""
+    run, begun = RunFiles(ready.paths.run, NAME), threading.Event()
+
+    def is_aborted() -> bool:
+        try:
+            run.check_abort()
+        except Aborted:
+            return True
+        return False
+
+    def transfer() -> None:
+        with locks.exclusive(run.lock, "update", what="the mirror"):
+            run.begin(Activity.TRANSFERRING)
+            begun.set()
+            until(is_aborted)
+            run.end()
+
+    mounted = Members.mounted
+
+    def read(end: Members) -> Members:
+        assert locks.holder_of(run.lock) is None
+        return mounted(end)
+
+    monkeypatch.setattr(Members, "mounted", read)
+    thread = threading.Thread(target=transfer)
+    thread.start()
+    assert begun.wait(30)
+    text = ready.service.break_off(NAME).text
+    thread.join()
+    assert "A running transfer was aborted first" in text
