@@ -109,11 +109,14 @@ class BlockDriver(Trees, FileRecords, Driver, Clones):
             empty = ("it is an empty folder, not a volume",) if self._path.is_dir() else ()
             return facts._replace(notes=empty)
         record, damage = rootrecord.load_noting_damage(self._path)
+        cut = set(cut_files(self._path, record.live))
+        if cut:  # another process removes a file once the record does not name it any more
+            cut &= set(cut_files(self._path, self._record().live))
         return facts._replace(
             role=record.role,
             notes=(
                 *((f"{damage[0].upper()}{damage[1:]}.",) if damage else ()),
-                *cut_files(self._path, record.live),
+                *sorted(cut),
             ),
             frozen=record.role is Role.LIVE and is_frozen(self._path),
             identity=record.identity,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from mirrord.config.definitions import Definitions
 from mirrord.config.hosts import Hosts, check_host_name, checked, parse, render
 from mirrord.core.endpoint import is_dataset, split_host
-from mirrord.core.errors import MirrordError, Refused, UsageError
+from mirrord.core.errors import ConfigError, MirrordError, Refused, UsageError
 from mirrord.core.model import RemoteHost
 from mirrord.core.results import Result
 from mirrord.pausers.registry import pauser_of
@@ -69,10 +69,19 @@ def plan(paths: Paths, name: str, wanted: dict[str, Any]) -> RemoteHost:
     if host.transport not in ("ssh", "openssh"):
         raise Refused(
             f"'{name}' is reached by {host.transport}, not by SSH",
-            where=str(hosts.file(name)),
-            hint="Edit that file, or begin again with --transport ssh.",
+            hint=f"Edit {hosts.file(name)}, or begin again with --transport ssh.",
         )
-    hosts.jumps(host)
+    if wanted.get("fingerprint") and not host.fingerprint.startswith("SHA256:"):
+        raise UsageError(
+            f"--fingerprint '{host.fingerprint}' is not that of an SSH host key",
+            hint="Give it as 'ssh-keygen -l' shows it: SHA256:….",
+        )
+    try:
+        hosts.jumps(host)
+    except ConfigError as error:
+        if wanted.get("jump") and error.where.startswith(str(hosts.file(name))):
+            error.where = "--jump"  # the file does not have it yet
+        raise
     return parse(name, render(host), str(hosts.file(name)))
 
 

@@ -72,12 +72,12 @@ _KEYS: strict.Keys = {
 
 
 def checked(key: str, value: Any) -> Any:
-    """The value of one key, not from a file; `UsageError` when it is invalid."""
+    """The value of one key, which an option gave; `UsageError` when it is invalid."""
     check: Any = _KEYS[key]
     try:
         return check(value)
     except ValueError as error:
-        raise UsageError(f"'{value}' is not a valid {key}", why=str(error)) from None
+        raise UsageError(f"--{key} '{value}' is not a valid {key}", why=str(error)) from None
 
 
 def check_host_name(name: str) -> str:

@@ -53,7 +53,8 @@ def adopt(
         ends.append(parse_endpoint(other, what="other end"))
     with explained():
         service.paths.make()
-        planned = plan(service.definitions, service.driver(ends[0]), ends, mirror, name)
+        with service.attached(ends[0]) as driver:
+            planned = plan(service.definitions, driver, ends, mirror, name)
         if other:
             _check_other(service, planned.definition, ends[0])
         if not yes:
@@ -151,10 +152,12 @@ def _check_other(service: Service, definition: Definition, mine: Endpoint) -> No
     ends = definition.source, definition.destination
     is_mine = (ends[0].host, ends[0].location) == (mine.host, mine.location)
     endpoint, there = ends if is_mine else reversed(ends)
-    found = direction.look(Members([service.driver(there)]), definition.id)
+    with service.attached(there) as driver:
+        found = direction.look(Members([driver]), definition.id)
     if found.facts is None or found.facts.role is Role.ABSENT or any(found.records):
         return
-    known = {one.guid for one in service.driver(endpoint).snapshots()}
+    with service.attached(endpoint) as driver:
+        known = {one.guid for one in driver.snapshots()}
     if known.isdisjoint(one.guid for one in found.snapshots):
         raise Refused(
             "this volume is not the other end of the mirror",

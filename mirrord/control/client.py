@@ -32,6 +32,7 @@ R = TypeVar("R")
 VERSION = "v2"
 
 _CONNECT_S = 5.0
+_SILENT_S = 60.0
 _LINE_BYTES_MAX = 64 << 20
 
 
@@ -45,7 +46,7 @@ class _Connection(http.client.HTTPConnection):
     def connect(self) -> None:
         self.sock = connected(self._path, timeout_s=_CONNECT_S)
         # A transfer may take days; the daemon sends a line at least every ten seconds.
-        self.sock.settimeout(60.0)
+        self.sock.settimeout(_SILENT_S)
 
 
 class Client:
@@ -114,8 +115,9 @@ class Client:
                 raise Unreachable(
                     "the daemon does not answer",
                     where=str(path),
-                    why=str(error),
-                    hint="'systemctl status mirrord' shows its state.",
+                    why=_reason(error),
+                    hint="'systemctl status mirrord' shows its state; if its process is stopped or "
+                    "hangs: 'systemctl restart mirrord'.",
                 ) from error
             finally:
                 connection.close()
@@ -136,11 +138,18 @@ class Client:
             self._watcher.moved(int(told["moved"]))
 
 
+def _reason(error: OSError | http.client.HTTPException) -> str:
+    """Why a request failed. What the socket itself says of a time limit is only "timed out"."""
+    return f"no answer within {_SILENT_S:.0f} s" if str(error) == "timed out" else str(error)
+
+
 def answers(path: Path) -> bool:
-    """Whether a process listens at a socket, also one that we may not use."""
+    """Whether a process listens at a socket, also one that we may not use, or that is busy: its
+    queue is full, and whoever asks it learns that it does not answer.
+    """
     try:
-        connected(path, timeout_s=_CONNECT_S).close()
-    except PermissionError:
+        connected(path, timeout_s=0).close()
+    except (PermissionError, TimeoutError):
         return True
     except OSError:
         return False

@@ -172,6 +172,15 @@ class Opener:
 
         return remote_driver(endpoint, self.paths, self.shared.links)
 
+    @contextmanager
+    def attached(self, endpoint: Endpoint) -> Iterator[Driver]:
+        """The driver of an endpoint for this block, after which its session may end."""
+        driver = self.driver(endpoint)
+        try:
+            yield driver
+        finally:
+            driver.detach()
+
     def look(
         self,
         name: str,

@@ -11,6 +11,8 @@ from mirrord.core.errors import UsageError
 _MADE = re.compile(
     r"(mirrord|diverged)\.(?P<mirror>[0-9a-z]{1,32})\.\d{8}T\d{6}Z\.(?P<sequence>\d{1,18})(~\d+)?"
 )
+#: No mirror has so many snapshots.
+_UNREACHED = 10**17
 MIRROR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -60,6 +62,15 @@ def sequence_of(name: str, mirror_id: str) -> int:
     """The number in the name of a snapshot that mirrord made for a mirror; 0: any other name."""
     found = _MADE.fullmatch(name)
     return int(found["sequence"]) if found and found["mirror"] == mirror_id else 0
+
+
+def last_sequence(found: Iterable[str], mirror_id: str) -> int:
+    """The highest number in these names that was assigned to a snapshot of a mirror; 0: none has
+    one. A number that cannot have been reached is ignored: the name was damaged, or made up by a
+    peer, and the numbers after it would soon have more digits than a name has.
+    """
+    numbers = (sequence_of(name, mirror_id) for name in found)
+    return max((number for number in numbers if number < _UNREACHED), default=0)
 
 
 _SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")

@@ -6,6 +6,7 @@ No data is overwritten: the losing side of a resync is kept as a `diverged` snap
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import NamedTuple
 
@@ -91,8 +92,10 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
     rediscovered from the volumes later.
     """
     whole = mirror.destination
-    mirror = Mirror(mirror.relation, Ends(mirror.source, whole.mounted()), mirror.context)
-    with preempt.first(mirror, Verb.BREAK) as stopped, mirror.hold(Verb.BREAK) as stack:
+    with ExitStack() as stack:
+        stopped = stack.enter_context(preempt.first(mirror, Verb.BREAK))
+        mirror = Mirror(mirror.relation, Ends(mirror.source, whole.mounted()), mirror.context)
+        stack.enter_context(mirror.hold(Verb.BREAK))
         # A source that does not answer is the usual case here: do not wait for it.
         apart = mirror.source.remote and not mirror.destination.remote
         stack.enter_context(mirror.waiting.hurried(LOOK_S if apart else 0))
@@ -132,10 +135,8 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
             # Recovery must not do it later, unexpectedly.
             tolerated(lambda: mirror.catalogue.end(mirror.id))
             raise
-        event = "info", failover_steps.BROKEN_OFF
-        trouble += tolerated(
-            lambda: mirror.catalogue.end(mirror.id, state=State.BROKEN_OFF, event=event)
-        )
+        end = partial(mirror.catalogue.end, mirror.id, state=State.BROKEN_OFF)
+        trouble += tolerated(partial(end, event=("info", failover_steps.BROKEN_OFF)))
         tolerated(lambda: relation.ensure(mirror))
         note = " A running transfer was aborted first." if stopped else ""
         start = f" Its content is that of snapshot {chosen.name}." if chosen else ""
@@ -168,8 +169,7 @@ def _settle_for_break(mirror: Mirror) -> list[str]:
         live = mirror.destination.facts().role is Role.LIVE
         event = ("warning", f"gave up an interrupted {operation.verb}: broken off")
         state = State.BROKEN_OFF if live else None
-        end = partial(mirror.catalogue.end, mirror.id, state=state, event=event)
-        return tolerated(end)
+        return tolerated(partial(mirror.catalogue.end, mirror.id, state=state, event=event))
 
     def settle() -> None:
         pending = recovery.recover(mirror, without_source=True).pending

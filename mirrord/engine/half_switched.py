@@ -52,7 +52,7 @@ def _half_set_aside(mirror: Mirror, there: Members) -> str:
     if known is None or known.intent is not Intent.MIRRORED or there.roles()[-1] is not Role.LIVE:
         return ""
     sequence = names.sequence_of(known.set_aside, mirror.id)
-    newest = max((names.sequence_of(one.name, mirror.id) for one in there.snapshots()), default=0)
+    newest = names.last_sequence((one.name for one in there.snapshots()), mirror.id)
     return known.set_aside if sequence and sequence >= newest else ""
 
 

@@ -427,26 +427,28 @@ class Members(Joint, Clones):
             self.delete_snapshot(ahead)
 
     def reinstate(self, name: str) -> None:
-        """See `Failover.reinstate`. A member for which nothing was kept had no changes beyond what
-        it shows now: it is promoted from that.
-        """
-        bare = self.put_back(name)
-        if len(bare) == len(self.drivers):
+        """See `Failover.reinstate`."""
+        if not self.put_back(name):
             raise NotFound("nothing is set aside under that name", where=str(self), why=name)
-        for driver in bare:
-            driver.promote()
 
-    def put_back(self, name: str) -> list[Driver]:
-        """Make live again what was set aside under that name, the last member first (it was set
-        aside last); returns the members without any.
+    def put_back(self, name: str, base: str | None = None) -> bool:
+        """Make live again what was set aside under that name; members for which nothing was kept
+        had no other changes: they begin as `base`, or as what they show. False: nothing was kept.
+        The last member comes first: one that is live has only live ones behind it, if interrupted.
         """
-        bare = []
-        for driver in reversed(self.drivers):
+        listed = [one for driver in self.drivers for one in driver.snapshots()]
+        found = any(one.name == name and one.intact for one in listed)
+        bare: list[Callable[[], None]] = []
+        parts = base_parts(base, len(self.drivers))
+        for driver, part in reversed([*zip(self.drivers, parts, strict=True)]):
             try:
                 driver.reinstate(name)
+                found = True
             except NotFound:
-                bare.append(driver)
-        return bare
+                bare.append(partial(driver.promote, part))
+            while found and bare:
+                bare.pop(0)()
+        return found
 
     def forget(self) -> None:
         """See `Failover.forget`."""

@@ -161,7 +161,7 @@ class Mirror:
         row = self.catalogue.mirror(self.id)
         if listed is None:
             listed = self.destination.snapshots()
-        newest = max((names.sequence_of(one.name, self.id) for one in listed), default=0)
+        newest = names.last_sequence((one.name for one in listed), self.id)
         if row is None or newest <= row.sequence:
             return False
         self._take_from_ends(self.destination.facts(), self.destination.snapshots())
@@ -229,8 +229,7 @@ class Mirror:
             here = self.source.snapshots()
         except (MirrordError, OSError):
             here = []  # it may be lost
-        every = (names.sequence_of(one.name, self.id) for one in (*here, *there))
-        return max(every, default=0)
+        return names.last_sequence((one.name for one in (*here, *there)), self.id)
 
     @contextmanager
     def hold_here(self, verb: Verb, *, activity: Activity = Activity.IDLE) -> Iterator[ExitStack]:

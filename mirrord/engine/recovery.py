@@ -277,13 +277,11 @@ def _put_back(operation: Operation, where: Members, name: str) -> bool:
     if base is None:
         where.forget()  # there was no volume
         return False
-    bare = where.put_back(name)
-    if len(bare) == len(where.drivers) and not restoring:
-        return True
-    for driver, part in zip(where.drivers, where.parts(base), strict=True):
-        if driver in bare:
-            driver.promote(part)  # it had no other changes
-    return False
+    if where.put_back(name, base):
+        return False
+    if restoring:
+        where.promote(base)  # it had no other changes
+    return not restoring
 
 
 def _settle_last_update(mirror: Mirror, operation: Operation) -> Confirmed | None:

@@ -69,7 +69,21 @@ class Link:
                 self._raise_recent_failure(waiting)
                 self._attempt = _ConnectAttempt(self)
             attempt = self._attempt
-        return attempt.result(waiting)
+            attempt.callers += 1
+        try:
+            return attempt.result(waiting)
+        except BaseException:
+            self._leave(attempt)
+            raise
+
+    def _leave(self, attempt: _ConnectAttempt) -> None:
+        """A caller stops waiting for an attempt."""
+        with self._guard:
+            attempt.callers -= 1
+            unused = self._retired and not attempt.callers
+            session = self._session if unused else None
+        if session is not None:
+            session.use(0)
 
     def _raise_recent_failure(self, waiting: Waiting) -> None:
         """A report on many mirrors of an unreachable host does not wait for each of them."""
@@ -102,6 +116,9 @@ class Link:
             wanted = self._attempt is attempt
             if wanted:
                 self._attempt = None
+                # Nobody waits for the session of a link that was replaced: nobody would end it.
+                wanted = attempt.callers > 0 or not self._retired
+            if wanted:
                 self._session = session
             if session is not None:
                 session.kept = not self._retired
@@ -230,6 +247,8 @@ class _ConnectAttempt:
 
     def __init__(self, link: Link) -> None:
         self._link = link
+        #: How many wait for it; changed under the link's guard.
+        self.callers = 0
         self._began_s = clock.monotonic_s()
         self._done = threading.Event()
         self._session: Session | None = None

@@ -104,6 +104,32 @@ def test_a_destination_with_a_damaged_root_record_is_promoted_and_goes_on(
     assert check_volume(pair.place).findings == []
 
 
+def test_a_file_that_is_removed_while_facts_are_read_is_not_missing(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.destination.promote()
+    pair.write(pair.place, 0, os.urandom(100_000))
+    load = rootrecord.load_noting_damage
+    changed: list[Path] = []
+
+    def removed_meanwhile(path: Path) -> tuple[rootrecord.RootRecord, str]:
+        found = load(path)
+        if not changed:
+            changed.append(path)
+            files = set(os.listdir(path))
+            pair.destination.rollback(pair.second.guid, mirror_id=MIRROR, keep_as="k")
+            pair.destination.promote()
+            pair.destination.delete_snapshot(pair.kept()[0].guid)
+            assert files - set(os.listdir(path))
+        return found
+
+    reading = BlockDriver(str(pair.place))
+    monkeypatch.setattr(rootrecord, "load_noting_damage", removed_meanwhile)
+    assert reading.facts().notes == () and changed
+    (pair.place / "data").unlink()
+    assert "is missing" in reading.facts().notes[0]
+
+
 def test_a_damaged_root_record_is_replaced_before_its_copy_is_removed(pair: Pair) -> None:
     """A promotion can be broken at each step: the content is never without a record."""
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from mirrord.control.opening import Opener
 from mirrord.core.errors import Diverged, Fenced, MirrordError, NotFound, Refused
-from mirrord.core.model import Role
+from mirrord.core.model import Endpoint, Role
 from mirrord.core.relationship import Intent, Relationship
 from mirrord.drivers.contract import Driver
 from mirrord.system import steps
@@ -357,3 +358,37 @@ def test_both_ends_forget_a_mirror_that_is_deleted(world: World) -> None:
     world.service.delete(NAME, yes=True, keep_snapshots=False)
     for end in (world.lab.source(), world.lab.destination()):
         assert end.relationships() == {} and end.facts().role is Role.LIVE
+
+
+def test_each_volume_that_a_command_opens_is_detached(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon keeps its session with a host: what stays open there is so until that ends."""
+    world.initialized()
+    other = other_world(world, world.lab, tmp_path / "other")
+    (other.paths.mirrors / f"{NAME}.toml").unlink()
+    opened: dict[int, str] = {}
+
+    def watch(service: Opener) -> None:
+        driver_of = service.driver
+
+        def watched(endpoint: Endpoint) -> Driver:
+            driver = driver_of(endpoint)
+            opened[id(driver)], detach = str(driver), driver.detach
+
+            def detached() -> None:
+                detach()
+                opened.pop(id(driver), None)
+
+            monkeypatch.setattr(driver, "detach", detached)
+            return driver
+
+        monkeypatch.setattr(service, "driver", watched)
+
+    watch(world.service)
+    watch(other.service)
+    world.service.change_source(NAME, world.end("source"))
+    assert not opened
+    other.service.adopt(world.end("destination"), other=world.end("source"), yes=True)
+    assert not opened
+    other.close()

@@ -1,4 +1,6 @@
-"""Relationship records as files that something spoiled, or that a newer mirrord wrote."""
+"""Relationship records as files that something spoiled, or that a newer mirrord wrote; and names of
+snapshots that nobody can have assigned.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,12 @@ from typing import NamedTuple
 
 import pytest
 
+from mirrord.core import names
+from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import Fenced, NotFound, Refused
 from mirrord.core.relationship import EPOCH_MAX
 from mirrord.drivers.block.volume import Volume
+from mirrord.drivers.registry import open_driver
 from mirrord.system.paths import Paths
 from tests.support.verbs import Service
 
@@ -170,3 +175,22 @@ def test_at_the_last_possible_epoch_a_reverse_does_not_begin(pair: Pair) -> None
     with pytest.raises(Refused, match="cannot be raised any further"):
         pair.service.reverse(NAME, yes=True)
     assert pair.service.update(NAME).status == "unchanged"
+
+
+def test_a_number_that_cannot_have_been_reached_is_not_continued(pair: Pair) -> None:
+    """A peer may give any name to a snapshot; the next name would not be recognized as one."""
+    mirror_id = pair.service.definitions.load(NAME).id
+    source = open_driver(parse_endpoint(pair.endpoint("v")))
+    forged = names.snapshot_name(mirror_id, 1_700_000_000 * 10**9, 10**18 - 1)
+    assert names.sequence_of(forged, mirror_id)
+    with source.lock("a peer"):
+        source.take_snapshot(forged)
+    for number in range(3):
+        with Volume.open(str(pair.folder / "v"), writable=True) as volume:
+            volume.write(0, str(number).encode())
+        pair.service.update(NAME)
+        if number == 1:
+            pair.service.close()
+            (pair.folder / "this/state/catalogue.sqlite").unlink()
+    newest = source.snapshots()[-1]
+    assert newest.name != forged and 3 < names.sequence_of(newest.name, mirror_id) < 10

@@ -5,18 +5,24 @@ whatever else was lost, and whichever command that is.
 from __future__ import annotations
 
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 
-from mirrord.core.errors import Refused
+from mirrord.core.errors import Aborted, Refused
 from mirrord.core.model import Role, SnapshotKind
+from mirrord.core.states import Activity
+from mirrord.engine.members import Members
+from mirrord.engine.progress import RunFiles
+from mirrord.system import locks
 from tests.contract.sets import SetLab
 from tests.crash.faults import attempt, labels
 from tests.crash.scenes import restore, resync, reverse
 from tests.support.labs import open_lab
 from tests.support.mounts import unmount
 from tests.support.places import away
+from tests.support.service import until
 from tests.support.world import NAME, SetWorld
 
 #: What makes a member live, and what sets it aside.
@@ -178,6 +184,49 @@ def test_a_break_that_is_killed_while_it_puts_back_does_so_again(
         assert is_live(ready, wanted), label
 
 
+@pytest.mark.parametrize("changed", [(0,), (0, 1), (1,)])
+def test_a_break_finishes_an_abort_that_was_killed_while_it_put_back(
+    ready: SetWorld, changed: tuple[int, ...]
+) -> None:
+    """The resync had set all members aside; of the last one nothing had to be kept. Before any is
+    live again, what they show is of one moment, too.
+    """
+
+    def prepared(seed: int) -> tuple[str, str]:
+        """What the destination had before the resync, and what it shows after it."""
+        wanted = ready.view_content().split()
+        base = " ".join(wanted)
+        ready.service.break_off(NAME)
+        ready.lab.change(ready.lab.source(), 500 + seed)
+        there = ready.lab.destination()
+        for number in changed:  # (to read the others would change them)
+            lab, one = ready.lab.labs[number], there.drivers[number]
+            lab.change(one, seed)
+            wanted[number] = lab.content(one)
+        attempt(ready, lambda: resync(ready), ("CATALOGUE:OPERATION:END", 1), "crash")
+        assert set(ready.lab.destination().roles()) == {Role.MIRROR}
+        return " ".join(wanted), base
+
+    def abort() -> object:
+        return ready.service.abort(NAME, hard=True)
+
+    wanted, _ = prepared(1)
+    seen = labels(abort)
+    assert is_live(ready, wanted)
+    effects = [label for label in seen if ":REINSTATE:" in label or ":PROMOTE:" in label]
+    ends = [label for label in effects if label.endswith((":EXCHANGE", ":RENAME"))]
+    assert len(ends) >= len(ready.lab.labs)
+    for seed, label in enumerate(ends, 2):
+        resync(ready)
+        for name in kept(ready):  # (block volumes would need its blocks)
+            ready.service.delete_diverged(NAME, name)
+        wanted, base = prepared(seed)
+        attempt(ready, abort, (label, ends[: seed - 1].count(label)), "crash")
+        begun = Role.LIVE in ready.lab.destination().roles()
+        ready.service.break_off(NAME)
+        assert is_live(ready, wanted if begun else base), (label, seed)
+
+
 @pytest.mark.parametrize("number", [2, 3])
 def test_a_break_at_a_snapshot_does_not_join_one_that_began_at_another(
     ready: SetWorld, number: int
@@ -266,3 +315,38 @@ def test_a_break_goes_on_without_a_member_whose_disk_is_not_mounted(tmp_path: Pa
         resync(world)
         assert world.in_step()
         world.clean_up()
+
+
+def test_a_break_ends_the_running_transfer_before_it_reads_the_members(
+    ready: SetWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that answers slowly must not delay that."""
+    run, begun = RunFiles(ready.paths.run, NAME), threading.Event()
+
+    def is_aborted() -> bool:
+        try:
+            run.check_abort()
+        except Aborted:
+            return True
+        return False
+
+    def transfer() -> None:
+        with locks.exclusive(run.lock, "update", what="the mirror"):
+            run.begin(Activity.TRANSFERRING)
+            begun.set()
+            until(is_aborted)
+            run.end()
+
+    mounted = Members.mounted
+
+    def read(end: Members) -> Members:
+        assert locks.holder_of(run.lock) is None
+        return mounted(end)
+
+    monkeypatch.setattr(Members, "mounted", read)
+    thread = threading.Thread(target=transfer)
+    thread.start()
+    assert begun.wait(30)
+    text = ready.service.break_off(NAME).text
+    thread.join()
+    assert "A running transfer was aborted first" in text

@@ -191,19 +191,22 @@ def test_a_changed_host_key_is_mended_by_the_command_that_is_named(
     ("more", "said"),
     [
         (["--fingerprint", "SHA256:short"], "is not a valid fingerprint"),
+        (["--fingerprint", "ab" * 32], "--fingerprint 'abababab"),
         (["--port", "70000"], "is not a valid port"),
         (["--transport", "telnet"], "is not a valid transport"),
         (["--key", "/no/such/key"], "the key /no/such/key cannot be used"),
         (["--allow-send", "data"], "'data' is no absolute path"),
         (["--allow-receive", "/backup/../etc"], "'/backup/../etc' is no absolute path"),
-        (["--jump", "dr"], "the jump hosts form a loop"),
+        (["--jump", "dr"], "--jump: the jump hosts form a loop"),
+        (["--jump", "a b"], "--jump: 'jump' is invalid"),
     ],
 )
 def test_bad_options_change_nothing(
     sshd: Sshd, etc: Path, capsys: pytest.CaptureFixture[str], more: list[str], said: str
 ) -> None:
     assert run(words(sshd, *more)) in (1, 2)
-    assert said in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert said in error and "dr.toml:" not in error, error
     assert not (etc / "hosts.d").exists()
 
 

@@ -114,6 +114,9 @@ def test_snapshots_of_any_valid_id_are_recognized(ident: str) -> None:
         assert name.startswith("diverged." if diverged else "mirrord.")
         assert names.sequence_of(name, ident) == 5
         assert names.sequence_of(name, "other") == 0
+        made_up = names.snapshot_name(ident, 0, 10**17, diverged=diverged)
+        assert names.last_sequence([made_up, name, "other"], ident) == 5
+        assert names.last_sequence([made_up, name], "other") == 0
 
 
 def test_an_endpoint_is_tidied() -> None:

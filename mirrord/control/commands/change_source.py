@@ -9,11 +9,14 @@ changes nothing.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from mirrord.control.command import Argument, MirrorName, Right, Service, command
 from mirrord.core.results import Result
 from mirrord.core.states import Verb
+
+if TYPE_CHECKING:
+    from mirrord.engine.mirror import Mirror
 
 
 @command(Right.ACT)
@@ -31,8 +34,9 @@ def change_source(
     cascade.refuse_members(definition)
     others = [one for one in service.definitions.all() if one.name != name]
     check_together([*others, definition._replace(source=endpoint)])
-    return service.verb(
-        Verb.CHANGE_SOURCE,
-        name,
-        lambda mirror: cascade.change_source(mirror, endpoint, service.driver(endpoint)),
-    )
+
+    def change(mirror: Mirror) -> Result:
+        with service.attached(endpoint) as driver:
+            return cascade.change_source(mirror, endpoint, driver)
+
+    return service.verb(Verb.CHANGE_SOURCE, name, change)
