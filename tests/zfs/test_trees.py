@@ -186,7 +186,8 @@ def test_a_crash_in_a_resync_leaves_a_tree_that_goes_on(trees: Trees) -> None:
 def test_break_after_a_resync_of_a_tree_that_was_broken(trees: Trees) -> None:
     """Each member can be written to again, and nothing of what the losing side had is lost."""
     trees.mirrored()
-    words = ["zfs", "get", "-rHpo", "name,property,value", "readonly,mounted,mountpoint"]
+    asked = ["-t", "filesystem,volume", "-o", "name,property,value"]
+    words = ["zfs", "get", "-rHp", *asked, "readonly,mounted,mountpoint"]
 
     def diverge(number: int) -> None:
         trees.service.break_off(NAME)
