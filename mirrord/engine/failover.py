@@ -107,8 +107,7 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
         facts = mirror.destination.facts()
         view = facts.view
         verdict = mirror.permit(Verb.BREAK)
-        if facts.role is not Role.LIVE:
-            check_there(facts, mirror)
+        check_there(facts, mirror)
         if isinstance(verdict, Already) and was_live:
             if snapshot is not None:
                 raise Refused(
