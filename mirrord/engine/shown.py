@@ -115,7 +115,9 @@ def _why_live(mirror: Mirror) -> str:
         return f"{relation.EXCHANGED}: restore the previous endpoints"
     strange = replaced(mirror)
     if strange is not None:
-        return f"another volume has taken the place of the destination {strange}; move the copy back"
+        return (
+            f"another volume has taken the place of the destination {strange}; move the copy back"
+        )
     return "the destination was made writable outside of this mirror"
 
 
