@@ -179,7 +179,10 @@ def _blocked(mirror: Mirror, guid: str) -> str:
     except (MirrordError, OSError) as error:
         return f"the source cannot be reached: {one_line(error)}"
     base = plan.find_base(mirror.name, here, there, guid)
-    return f"no update is possible: {base.why}" if isinstance(base, plan.Conflict) else ""
+    if isinstance(base, plan.Conflict):
+        return f"no update is possible: {base.why}"
+    why = plan.unrelated_reason(here, {one.guid for one in there})
+    return f"another volume has taken the place of the source: {why}" if why else ""
 
 
 def _checkpoint(mirror: Mirror, last: TransferRecord | None) -> Checkpoint:
