@@ -402,7 +402,8 @@ def check_there(facts: VolumeFacts, mirror: Mirror) -> None:
             "the destination is missing",
             where=where,
             why=facts.notes[0] if facts.notes else "nothing is at that path",
-            hint="Check that its file system is mounted; nothing was changed.",
+            hint="Check that its file system is mounted; nothing was changed. If it is lost: "
+            f"'mirrord delete {MIRROR} --yes', then create the mirror again.",
         )
     if facts.role is Role.FOREIGN and facts.mirror_id == mirror.id:
         raise view_replaced(facts.view)
