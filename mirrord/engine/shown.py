@@ -113,11 +113,9 @@ def _why_live(mirror: Mirror) -> str:
     record = mirror.catalogue.relationship(mirror.id)
     if record is not None and relation.is_exchanged(mirror, record):
         return f"{relation.EXCHANGED}: restore the previous endpoints"
-    strange = replaced(mirror)
-    if strange is not None:
-        return (
-            f"another volume has taken the place of the destination {strange}; move the copy back"
-        )
+    driver = replaced(mirror)
+    if driver is not None:
+        return f"another volume has taken the place of the destination {driver}; move the copy back"
     return "the destination was made writable outside of this mirror"
 
 
