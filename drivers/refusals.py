@@ -33,6 +33,18 @@ def replaced(where: str, why: str) -> MirrordError:
     )
 
 
+def destination_replaced(where: str) -> MirrordError:
+    """The live volume at the destination was never this mirror's copy."""
+    return Refused(
+        "another volume has taken the place of the destination",
+        where=where,
+        why="it is a live volume without any snapshot of this mirror",
+        hint="Nothing was changed. Move that volume away and the copy back. If the copy is lost: "
+        f"'mirrord delete {MIRROR} --yes', then create the mirror again with a destination that "
+        "does not exist yet; the source is not changed.",
+    )
+
+
 def base_missing(where: str, guid: str) -> MirrordError:
     """The base does not exist, or no longer."""
     return Diverged(

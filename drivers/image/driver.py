@@ -414,7 +414,10 @@ class ImageDriver(Driver, Live):
             raise Refused(
                 "this image is not mirrored yet",
                 where=str(self),
-                hint=f"Run 'mirrord initialize {MIRROR}' first.",
+                why="there are no records of the mirror beside it",
+                hint=f"Run 'mirrord initialize {MIRROR}' first. If they were lost, with their disk "
+                f"for one: 'mirrord delete {MIRROR} --yes' (both images are kept), then create the "
+                "mirror again, from the image that has the data.",
             )
         return end
 

@@ -112,14 +112,15 @@ class Daemon:
         self._resumer.resume_forsaken()  # at once: the probes may take long
         known = await self.workers.probe(read_all)
         broken = [each for each in known if each.operation]
-        if broken:
+        if broken and not self.scheduler.stopping:
             say("info", f"recovering the interrupted operation of {counted(len(broken), 'mirror')}")
             self._tried = {each.definition.name: each.operation_ns for each in broken}
             await asyncio.gather(*(self._recover(each) for each in broken))
-            if self.scheduler.stopping:
-                return
-            known = await self.workers.probe(read_all)
+            if not self.scheduler.stopping:
+                known = await self.workers.probe(read_all)
         await self._guard.begin(*await self.ledger.begin())
+        if self.scheduler.stopping:
+            return
         self.timers.start()
         self._define(known)
         self._watch.start()
@@ -230,6 +231,8 @@ class Daemon:
         while self._at_work():
             await asyncio.sleep(0.05)
         await self._tasks.ended(timeout_s=10)
+        async with self._reading:  # a start that is under way ends, too: it needs the workers
+            pass
         await asyncio.to_thread(self.workers.close)
 
     def _at_work(self) -> set[str]:

@@ -83,7 +83,7 @@ def last_transfer(service: Service, name: str) -> TransferRecord | None:
 
 def well(reading: Reading) -> Reading:
     """A reading after an update has succeeded: nothing is wrong with the mirror."""
-    return reading._replace(problem="", faults=(), failures=(), interrupted=None)
+    return reading._replace(problem="", faults=(), failures=(), base_risk="", interrupted=None)
 
 
 def updated(reading: Reading, last: TransferRecord | None) -> Reading:
@@ -91,7 +91,6 @@ def updated(reading: Reading, last: TransferRecord | None) -> Reading:
     return well(reading)._replace(
         last_transfer=last,
         shown=last.name if last else "",
-        base_risk="",
         checkpoint=Checkpoint(),
     )
 

@@ -47,7 +47,7 @@ from mirrord.engine.mirror import (
 )
 from mirrord.engine.parts import Ends
 from mirrord.engine.recovery import Recovered
-from mirrord.engine.update import unrelated_reason, update_held
+from mirrord.engine.update import update_held
 from mirrord.system import clock, steps
 from mirrord.system.waiting import LOOK_S
 
@@ -110,8 +110,7 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
         facts = mirror.destination.facts()
         view = facts.view
         verdict = mirror.permit(Verb.BREAK)
-        if facts.role is not Role.LIVE:
-            check_there(facts, mirror)
+        check_there(facts, mirror)
         if isinstance(verdict, Already) and was_live:
             if snapshot is not None:
                 raise Refused(
@@ -310,7 +309,7 @@ def _plan_resync(mirror: Mirror) -> FailbackPlan:
 
 
 def _replaced_lines(mirror: Mirror, common: Snapshot) -> list[str]:
-    why = unrelated_reason(mirror, mirror.source.snapshots(), {common.guid})
+    why = plan.unrelated_reason(mirror.source.snapshots(), {common.guid})
     if not why:
         return []
     return [f"   Note: the source was replaced by another volume ({why}), which is mirrored."]

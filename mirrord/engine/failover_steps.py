@@ -19,7 +19,7 @@ from mirrord.core.sets import is_complete, is_part_of
 from mirrord.core.states import Activity, State, Verb
 from mirrord.drivers.contract import Driver
 from mirrord.drivers.refusals import snapshot_missing
-from mirrord.engine import relation
+from mirrord.engine import pinning, relation
 from mirrord.engine.mirror import Mirror
 from mirrord.engine.ship import legs, ship
 from mirrord.system import clock
@@ -253,10 +253,8 @@ def _transfer_back(mirror: Mirror, guid: str, base: str | None, name: str) -> No
     for staging in mirror.source.stagings():
         if staging.transfer_id != transfer_id:
             mirror.source.discard(staging.transfer_id)
-    if not transfer_id:  # an incomplete set is left over from a transfer that cannot be resumed
-        for one in mirror.source.snapshots():
-            if is_part_of(one.guid, guid) and not is_complete(one.guid):
-                mirror.source.go_back(one.guid, base, mirror.id, name)
+    if not transfer_id:
+        _drop_incomplete(mirror, guid, base, name)
     transfer_id = transfer_id or os.urandom(8).hex()
     if guid in here:
         mirror.source.rollback(guid, mirror_id=mirror.id, keep_as=name)
@@ -272,6 +270,22 @@ def _transfer_back(mirror: Mirror, guid: str, base: str | None, name: str) -> No
     outcome = ship(found, transfer_id, run=mirror.run, watcher=mirror.watcher)
     mirror.source.commit(transfer_id, show=True)
     mirror.catalogue.finish_transfer(transfer_id, "done", **outcome.columns())
+
+
+def _drop_incomplete(mirror: Mirror, guid: str, base: str | None, name: str) -> None:
+    """Delete what members of the source have of a set that is to be transferred to all of them:
+    from a transfer that cannot be resumed, or because the other members were lost. (What is pinned
+    of it is no base any more.)
+    """
+    listed = mirror.source.snapshots()
+    ahead = [one for one in listed if is_part_of(one.guid, guid) and not is_complete(one.guid)]
+    if any(mirror.id in one.pinned for one in ahead):
+        complete = [one.guid for one in listed if is_complete(one.guid)]
+        mirror.source.pin(
+            mirror.id, [one for one in pinning.own(mirror, listed) if one in complete]
+        )
+    for one in ahead:
+        mirror.source.go_back(one.guid, base, mirror.id, name)
 
 
 def _resumable(mirror: Mirror, guid: str) -> str:

@@ -13,7 +13,7 @@ from mirrord.core.model import Definition, Role, Snapshot, VolumeFacts
 from mirrord.core.results import Watcher
 from mirrord.core.states import Activity, Already, Refusal, State, Verb, judge
 from mirrord.drivers.contract import Driver
-from mirrord.drivers.refusals import other_mirror, view_replaced
+from mirrord.drivers.refusals import destination_replaced, other_mirror, view_replaced
 from mirrord.engine import plan, preempt, relation
 from mirrord.engine.members import Members
 from mirrord.engine.parts import Ends, Relation, RunContext
@@ -182,10 +182,23 @@ class Mirror:
             return False
         if self.catalogue.operation(self.id) is not None or facts.mirror_id not in ("", self.id):
             return False
+        check_there(facts, self)
         self._take_from_ends(facts, self.destination.snapshots())
         text = f"the catalogue had {row.state.value}, but the destination is {facts.role.value}"
         self.catalogue.add_event(self.id, "warning", text)
         return True
+
+    def replaced(self) -> Driver | None:
+        """The member of a mirrored destination in whose place is a live volume that never was its
+        copy: it has no snapshot of this mirror, and did not begin as one.
+        """
+        for driver in self.destination.drivers:
+            facts = driver.facts()
+            if facts.role is Role.LIVE:
+                state = self._state_at_ends(facts, driver.snapshots())
+                if state is State.UNINITIALIZED:
+                    return driver
+        return None
 
     def adopt(self) -> None:
         """Rebuild the mirror's records from its ends, unless the destination is missing."""
@@ -388,12 +401,17 @@ def check_there(facts: VolumeFacts, mirror: Mirror) -> None:
             "the destination is missing",
             where=where,
             why=facts.notes[0] if facts.notes else "nothing is at that path",
-            hint="Check that its file system is mounted; nothing was changed.",
+            hint="Check that its file system is mounted; nothing was changed. If it is lost: "
+            f"'mirrord delete {MIRROR} --yes', then create the mirror again.",
         )
     if facts.role is Role.FOREIGN and facts.mirror_id == mirror.id:
         raise view_replaced(facts.view)
     if facts.role is Role.MIRROR and facts.mirror_id not in ("", mirror.id):
         raise other_mirror(where, facts.mirror_id)
+    if facts.role is Role.LIVE and mirror.row().state is State.MIRRORED:
+        strange = mirror.replaced()
+        if strange is not None:
+            raise destination_replaced(str(strange))
 
 
 def pick_snapshot(mirror: Mirror, wanted: str | None) -> Snapshot:
@@ -410,6 +428,7 @@ def pick_snapshot(mirror: Mirror, wanted: str | None) -> Snapshot:
         left = [snapshot for snapshot in listed if plan.usable(snapshot)]
         if left:
             return left[-1]
+        check_there(facts, mirror)  # a missing destination is the better explanation
         raise NotFound("the destination has no snapshot to restore from", where=mirror.name)
     found = [s for s in listed if wanted in (s.name, s.guid)]
     if not found:

@@ -179,6 +179,18 @@ def check_source_path(source: Sequence[Snapshot]) -> str:
     )
 
 
+def unrelated_reason(source: Sequence[Snapshot], common: Collection[str]) -> str:
+    """Why the source's live volume does not descend from the common snapshots, or "".
+
+    One of those must have been taken of it, or be what it began as: then everything that it has
+    since is a change of what is mirrored.
+    """
+    ours = [one for one in source if one.guid in common and one.kind is SnapshotKind.REFERENCE]
+    if not ours or not all(one.unrelated for one in ours):
+        return ""
+    return f"it is not the volume from which {ours[-1].name} was taken"
+
+
 def plan_steps(
     base: Snapshot | None,
     incremental: Snapshot,

@@ -72,7 +72,7 @@ def read(mirror: Mirror, operation: Operation | None, *, busy: bool) -> Reading:
         source=str(mirror.source),
         destination=str(mirror.destination),
         members=_members(mirror),
-        state=_true_state(row.state, facts),
+        state=_true_state(mirror, row.state, facts),
         quiesced=row.quiesced,
         confirmed_ns=seen.confirmed_ns,
         schedule=tuple(definition.timing.rules),
@@ -136,11 +136,12 @@ def facts_of(driver: Driver) -> tuple[VolumeFacts | None, str]:
         return None, one_line(error)
 
 
-def _true_state(recorded: State, facts: VolumeFacts | None) -> State:
-    """A destination that has been made live is broken off, whatever was recorded here."""
-    if facts and recorded is State.MIRRORED and facts.role is Role.LIVE:
-        return State.BROKEN_OFF
-    return recorded
+def _true_state(mirror: Mirror, recorded: State, facts: VolumeFacts | None) -> State:
+    """A destination that has been made live is broken off, whatever was recorded here; one in
+    whose place is another volume was not.
+    """
+    live = facts is not None and recorded is State.MIRRORED and facts.role is Role.LIVE
+    return State.BROKEN_OFF if live and shown.replaced(mirror) is None else recorded
 
 
 def _interrupted(mirror: Mirror, operation: Operation) -> list[Finding]:
@@ -178,7 +179,10 @@ def _blocked(mirror: Mirror, guid: str) -> str:
     except (MirrordError, OSError) as error:
         return f"the source cannot be reached: {one_line(error)}"
     base = plan.find_base(mirror.name, here, there, guid)
-    return f"no update is possible: {base.why}" if isinstance(base, plan.Conflict) else ""
+    if isinstance(base, plan.Conflict):
+        return f"no update is possible: {base.why}"
+    why = plan.unrelated_reason(here, {one.guid for one in there})
+    return f"another volume has taken the place of the source: {why}" if why else ""
 
 
 def _checkpoint(mirror: Mirror, last: TransferRecord | None) -> Checkpoint:

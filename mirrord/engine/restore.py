@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import shutil
 import stat
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from mirrord.catalogue.arguments import Arguments
-from mirrord.core.errors import MIRROR, IoFailed, NotFound, Refused, Unsupported, UsageError
+from mirrord.core.errors import (
+    MIRROR,
+    IoFailed,
+    MirrordError,
+    NoSpace,
+    NotFound,
+    Refused,
+    Unsupported,
+    UsageError,
+)
 from mirrord.core.model import Role, Snapshot, SnapshotKind
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, Verb
 from mirrord.core.text import escaped
-from mirrord.core.units import format_few
+from mirrord.core.units import counted, format_few
 from mirrord.drivers.contract import Capability
 from mirrord.engine import failover_steps, pinning, places, plan, recovery
 from mirrord.engine.failover import (
@@ -201,7 +212,7 @@ def _copy(old: Path, new: Path) -> None:
     )
     if done.status != 0:
         _remove(staged)
-        raise IoFailed("the file was not restored", where=str(new), why=done.errors.strip())
+        raise _not_restored(new, done.errors.strip().splitlines() or ["cp failed"])
     if os.path.lexists(new):
         kept = _beside(new, ".before-restore")
         if os.path.lexists(kept):
@@ -215,6 +226,19 @@ def _copy(old: Path, new: Path) -> None:
         os.rename(new, kept)
     steps.reached("RESTORE:RENAME")
     os.rename(staged, new)
+
+
+def _not_restored(new: Path, said: Sequence[str]) -> MirrordError:
+    """said: by cp, which has a line for each file of a folder."""
+    more = f" (and {counted(len(said) - 1, 'more error')})" if said[1:] else ""
+    full = any(os.strerror(number) in said[0] for number in (errno.ENOSPC, errno.EDQUOT))
+    return (NoSpace if full else IoFailed)(
+        "the file was not restored",
+        where=str(new),
+        why=f"{said[0]}{more}",
+        hint=f"{'Free space there' if full else 'Correct that'} and run the same command again; "
+        "nothing was replaced.",
+    )
 
 
 def _beside(path: Path, suffix: str) -> Path:

@@ -13,6 +13,7 @@ from mirrord.core.model import Role, Snapshot, VolumeFacts
 from mirrord.core.records import AlarmKind, Finding, Level
 from mirrord.core.states import State
 from mirrord.core.units import format_size
+from mirrord.drivers.contract import Driver
 from mirrord.engine import relation
 from mirrord.engine.mirror import Mirror, one_line
 from mirrord.system import clock, locks
@@ -111,7 +112,19 @@ def _why_live(mirror: Mirror) -> str:
     record = mirror.catalogue.relationship(mirror.id)
     if record is not None and relation.is_exchanged(mirror, record):
         return f"{relation.EXCHANGED}: restore the previous endpoints"
+    driver = replaced(mirror)
+    if driver is not None:
+        return f"another volume has taken the place of the destination {driver}; move the copy back"
     return "the destination was made writable outside of this mirror"
+
+
+def replaced(mirror: Mirror) -> Driver | None:
+    """See `Mirror.replaced`; None also when the destination cannot be read."""
+    try:
+        with mirror.waiting.hurried(LOOK_S):
+            return mirror.replaced()
+    except (MirrordError, OSError):
+        return None
 
 
 def _shows_nothing(mirror: Mirror) -> str:

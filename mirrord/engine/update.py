@@ -21,7 +21,7 @@ from mirrord.core.errors import (
     TransferFailed,
     Unreachable,
 )
-from mirrord.core.model import Role, Snapshot, SnapshotKind
+from mirrord.core.model import Role, Snapshot
 from mirrord.core.results import Result, UpdateNumbers
 from mirrord.core.states import Activity, State, Verb
 from mirrord.core.units import format_duration, format_size
@@ -156,7 +156,7 @@ def _transfer_all(
 
 def check_descent(mirror: Mirror, here: list[Snapshot], common: set[str]) -> None:
     """`Diverged` when the live volume at the source is not the one that is mirrored."""
-    why = unrelated_reason(mirror, here, common)
+    why = plan.unrelated_reason(here, common)
     if why:
         raise refusals.replaced(_replaced(mirror, common), why)
 
@@ -170,18 +170,6 @@ def _replaced(mirror: Mirror, common: set[str]) -> str:
         if any(one.unrelated and one.guid in guids for one in driver.snapshots())
     ]
     return ", ".join(found) or str(source)
-
-
-def unrelated_reason(mirror: Mirror, here: list[Snapshot], common: set[str]) -> str:
-    """Why the source's live volume does not descend from the common snapshots, or "".
-
-    One of those must have been taken of it, or be what it began as: then everything that it has
-    since is a change of what is mirrored.
-    """
-    ours = [one for one in here if one.guid in common and one.kind is SnapshotKind.REFERENCE]
-    if not ours or not all(one.unrelated for one in ours):
-        return ""
-    return f"it is not the volume from which {ours[-1].name} was taken"
 
 
 def _check_source(mirror: Mirror) -> None:

@@ -150,8 +150,8 @@ class LiveMirror:
             reading = self.read()
             primary = reading.primary
         if primary is None:
-            fenced = [end for end in (reading.source, reading.destination) if end]
-            why = ", ".join(end.role or end.problem for end in fenced) or "no end answers"
+            ends = ((self.source, reading.source), (self.destination, reading.destination))
+            why = "; ".join(f"{end}: {_standing(found)}" for end, found in ends)
             raise Refused(
                 "no end of the mirror can serve clients now",
                 where=f"mirror '{self.name}'",
@@ -304,6 +304,15 @@ def _is_complete(status: LiveStatus, before: int) -> bool:
     """
     is_copied = status.mode == "async" and status.generation > before
     return status.in_sync or status.is_semi_sync or is_copied
+
+
+def _standing(found: LiveStatus | None) -> str:
+    """Why an end that is not a primary does not serve clients."""
+    if found is None:
+        return "it does not answer"
+    if not found.volume:
+        return "the records of the mirror are missing"
+    return found.role or found.problem
 
 
 def _looked_at(end: Live) -> LiveStatus | None:

@@ -178,6 +178,7 @@ TESTS: dict[str, list[tuple[str, str]]] = {
         (_ENDS, "test_an_older_disk_is_found_when_it_is_mounted_and_the_right_one_too"),
     ],
     "U4": [(_ZFS, "test_a_source_that_is_not_mounted_is_refused")],
+    "U5": [(_SHOWN, "test_another_live_volume_in_the_place_of_the_destination_is_not_the_copy")],
     "F1": [
         (_BREAK, "test_on_a_full_file_system"),
         (_BREAK, "test_a_resync_on_a_file_system_that_is_full_of_data"),

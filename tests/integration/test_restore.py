@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.core.errors import MirrordError, NotFound, Refused, UsageError
+from mirrord.core.errors import MirrordError, NoSpace, NotFound, Refused, UsageError
 from tests.contract.lab_btrfs import BtrfsLab
 from tests.support import btrfs
 from tests.support.world import NAME, World
@@ -53,6 +53,28 @@ def test_a_whole_folder_comes_back(files: tuple[World, Path]) -> None:
     restore(world, str(home / "etc"))
     assert (home / "etc" / "hosts").read_text() == "one\n"
     assert (home / "etc" / "link").is_symlink()
+
+
+def test_a_folder_that_does_not_fit_is_one_error_with_what_to_do(tmp_path: Path) -> None:
+    """cp has a line for each file."""
+    with btrfs.filesystem(size_mib=128) as here, btrfs.filesystem() as there:
+        lab = BtrfsLab(here, there)
+        folder = Path(lab.source().location) / "docs"
+        folder.mkdir()
+        for number in range(20):
+            (folder / f"file{number}").write_bytes(os.urandom(100_000))
+        world = World(lab, tmp_path / "home").initialized()
+        with (here / "ballast").open("wb") as ballast, pytest.raises(OSError, match="No space"):
+            while True:
+                ballast.write(bytes(1 << 20))
+        subprocess.run(["sync", "-f", here], check=True)
+        with pytest.raises(NoSpace) as caught:
+            restore(world, "docs", overwrite=True)
+        assert str(caught.value).count("No space left") == 1 and "\n" not in str(caught.value)
+        assert "Free space there" in caught.value.hint
+        assert not [each for each in folder.parent.iterdir() if each.name.startswith("docs.")]
+        (here / "ballast").unlink()
+        world.clean_up()
 
 
 def test_what_is_there_is_kept_unless_told_and_even_then_beside(files: tuple[World, Path]) -> None:

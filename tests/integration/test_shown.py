@@ -19,7 +19,9 @@ from mirrord.catalogue.arguments import Arguments
 from mirrord.catalogue.store import Catalogue
 from mirrord.core.errors import Diverged, MirrordError, NoSpace, Refused
 from mirrord.core.states import Verb
+from mirrord.drivers.block.volume import Volume
 from mirrord.engine import failures
+from tests.contract.lab_block import SIZE_BYTES
 from tests.contract.lab_btrfs import BtrfsLab
 from tests.failover.volumes import replace
 from tests.support import btrfs
@@ -137,6 +139,37 @@ def test_a_destination_that_is_not_there_has_no_lag_but_a_problem(disk: Disk) ->
     with pytest.raises(MirrordError):
         world.service.update(NAME)
     assert [each["verb"] for each in world.status()["failures"]] == ["update"]
+
+
+@pytest.mark.parametrize("verb", ["update", "break", "resync", "reverse", "quiesced"])
+def test_another_live_volume_in_the_place_of_the_destination_is_not_the_copy(
+    disk: Disk, verb: str
+) -> None:
+    """It used to be recorded as a mirror that was never initialized, without any problem."""
+    world = disk.world
+    world.initialized()
+    place = Path(world.lab.destination().location)
+    place.rename(place.with_name("away"))
+    if world.lab.kind == "btrfs":
+        btrfs.make_subvolume(place)
+    else:
+        Volume.create(place, SIZE_BYTES).close()
+    if verb == "quiesced":
+        assert world.cli("quiesce", NAME).returncode == 0
+        verb = "update"
+    for _attempt in range(2):
+        found = world.cli(verb, NAME, *(("--yes",) if verb in ("resync", "reverse") else ()))
+        assert found.returncode == 1
+        assert f"{world.end('destination')}: another volume has taken the place" in found.stderr
+        assert "Move that volume away and the copy back" in found.stderr
+        assert world.status()["state"] == "mirrored"
+        assert "another volume has taken the place of the destination" in problems(world)
+        assert world.cli("monitor").returncode == 2
+    place.rename(place.with_name("strange"))
+    place.with_name("away").rename(place)
+    world.cli("resume", NAME)
+    world.service.update(NAME)
+    assert world.in_step()
 
 
 def test_a_record_of_an_older_version_claims_no_more_than_what_is_shown(disk: Disk) -> None:

@@ -19,9 +19,11 @@ from typing import Any
 import pytest
 
 from mirrord.config.host import AlarmTargets
+from mirrord.core.errors import Diverged
 from mirrord.core.records import AlarmKind, Level
 from mirrord.daemon.notifiers import Notice, deliver
 from tests.service.conftest import Served
+from tests.support import btrfs
 from tests.support.definitions import set_keep
 from tests.support.service import until
 from tests.support.snapshots import delete_by_force
@@ -97,6 +99,30 @@ def programs_of(pid: int) -> list[int]:
             children = (thread / "children").read_text().split()
             found += [int(word) for word in children if os.readlink(f"/proc/{word}/exe") != own]
     return found
+
+
+def test_another_volume_in_the_place_of_the_source_is_one_alarm_until_it_is_back(
+    served_btrfs: Served,
+) -> None:
+    """It is not raised and cleared again by each run and the probe after it."""
+    served = served_btrfs
+    served.initialized()
+    source = Path(served.lab.source().location)
+    source.rename(source.with_name("away"))
+    btrfs.make_subvolume(source)
+    [status] = served.service.status(NAME)
+    assert any("taken the place of the source" in each for each in status.problems)
+    for _run in range(3):
+        with pytest.raises(Diverged, match="taken the place of the source"):
+            served.service.update(NAME)
+        assert served.alarms().get("base") == "error"
+    assert "cleared base" not in served.daemon.text()
+    assert served.daemon.text().count("ALARM base") == 1
+    source.rename(source.with_name("other"))
+    source.with_name("away").rename(source)
+    assert served.service.update(NAME).status == "unchanged"
+    assert served.alarms() == {} and served.row()["problems"] == []
+    assert served.cli("monitor").returncode == 0
 
 
 def test_a_stalled_transfer_is_an_alarm_and_clears(served_btrfs: Served) -> None:

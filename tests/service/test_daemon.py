@@ -441,3 +441,34 @@ def test_a_stop_ends_what_is_taken_up_at_the_start(
     paths.make()
     monkeypatch.setattr(api.Service, "recover", recover)
     asyncio.run(check())
+
+
+@pytest.mark.parametrize("operation", ["", "restore"])
+def test_a_daemon_that_is_stopped_while_it_reads_the_mirrors_ends_without_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    """It went on with threads that had ended: a traceback instead of the end."""
+    reading, stopping = threading.Event(), threading.Event()
+    known = SimpleNamespace(
+        definition=SimpleNamespace(name="home"), operation=operation, operation_ns=1
+    )
+
+    def read(_service: api.Service) -> list[Any]:
+        reading.set()
+        assert stopping.wait(60)
+        return [known]
+
+    async def check() -> None:
+        daemon = Daemon(paths)
+        beginning = asyncio.ensure_future(daemon.begin())
+        await asyncio.to_thread(reading.wait, 60)
+        ending = asyncio.ensure_future(daemon.end(patience_s=0.1))
+        await asyncio.sleep(0.3)
+        stopping.set()
+        await asyncio.wait_for(asyncio.gather(beginning, ending), 60)
+        assert not daemon.ready.is_set()
+
+    paths = Paths(tmp_path / "etc", tmp_path / "state", tmp_path / "run")
+    paths.make()
+    monkeypatch.setattr("mirrord.daemon.daemon.read_all", read)
+    asyncio.run(check())

@@ -219,6 +219,24 @@ def test_a_source_that_lost_a_member_goes_back_or_is_made_again(ready: SetWorld)
     assert ready.in_step()
 
 
+def test_members_of_the_source_that_were_renamed_are_made_again(ready: SetWorld) -> None:
+    """As the refusal says; on btrfs their snapshots, which the mirror has pinned, stay behind."""
+    ready.service.update(NAME)
+    wanted = ready.view_content()
+    lose(ready.lab, ready.lab.source().drivers[1])
+    with pytest.raises(Refused) as caught:
+        ready.service.restore_all(NAME, snapshot=None, yes=True)
+    assert "Rename the volumes of the other members" in caught.value.hint
+    for number in (0, 2):
+        place = Path(ready.lab.source().drivers[number].location)
+        place.rename(place.with_name(f"{place.name}.old"))
+    ready.service.restore_all(NAME, snapshot=None, yes=True)
+    assert ready.source_content() == wanted
+    ready.lab.change(ready.lab.source(), 9)
+    ready.service.update(NAME)
+    assert ready.in_step()
+
+
 # Only some members are changed
 
 
