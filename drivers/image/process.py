@@ -310,6 +310,15 @@ def refusal(said: str, where: str) -> MirrordError:
         )
     if "No space left" in text:
         return NoSpace("no space is left", where=where, why=text)
+    if "taken the place of the image" in text:
+        return Refused(
+            "another file has taken the place of the image",
+            where=where,
+            why=text,
+            hint="Move the image back. If this file is a complete copy of it that was made while "
+            "no process had it open: delete the file 'identity' on that host, run the same command "
+            f"again, then 'mirrord verify {MIRROR}'.",
+        )
     if "restore its size" in text or "checksum" in text:
         return Damaged("the image cannot be mirrored", where=where, why=text)
     if "No such file" in text or "entity not found" in text:

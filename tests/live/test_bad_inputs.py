@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import socket
 import struct
 import subprocess
@@ -226,22 +227,58 @@ def test_reads_that_waited_fail_when_the_image_is_truncated(pair: Pair) -> None:
         assert client.answer() == (4, 5)
 
 
-@pytest.mark.parametrize("is_replaced", [False, True])
-def test_a_deleted_image_is_not_served_any_more(pair: Pair, is_replaced: bool) -> None:
+@pytest.mark.parametrize("how", ["deleted", "replaced", "renamed"])
+def test_a_deleted_image_is_not_served_any_more(pair: Pair, how: str) -> None:
     pair.start()
     with Client(pair.primary) as client:
         assert client.write(0, stamp(0, 1)) == 0
-        if is_replaced:
+        if how == "renamed":  # and another file has its name
+            pair.primary.image.rename(pair.primary.image.with_name("kept"))
+        if how == "deleted":
+            pair.primary.image.unlink()
+        else:
             other = pair.primary.image.with_name("other")
             other.write_bytes(bytes(8 * MIB))
             other.rename(pair.primary.image)
-        else:
-            pair.primary.image.unlink()
         wait_until(lambda: pair.primary.is_state("failed"), "the end of service")
         assert client.write(0, stamp(0, 2)) == 5
     assert "the image was deleted or replaced" in _log(pair.primary)
     assert pair.secondary.ask("break") == {"ok": True}
     assert pair.secondary.bytes()[:4096] == stamp(0, 1)
+
+
+def _is_refused(end: End) -> None:
+    words = [end.program, "run", "--image", end.image, "--state", end.state]
+    words += ["--control", end.folder / "other"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1
+    assert "another file has taken the place of the image" in done.stderr
+
+
+@pytest.mark.parametrize("role", ["primary", "secondary"])
+def test_another_file_in_the_place_of_an_image_is_not_opened(pair: Pair, role: str) -> None:
+    """The process did not run while it was replaced: only the records can tell."""
+    pair.start()
+    with Client(pair.primary) as client:
+        assert client.write(0, stamp(0, 1)) == 0
+    pair.stop()
+    end = pair.primary if role == "primary" else pair.secondary
+    kept = end.image.with_name("kept")
+    end.image.rename(kept)
+    end.image.write_bytes(bytes(8 * MIB))
+    _is_refused(end)
+    assert end.image.read_bytes() == bytes(8 * MIB)
+    shutil.copyfile(kept, end.image)
+    _is_refused(end)  # it may be an old copy
+    (end.state / "identity").unlink()  # its owner says that it is complete
+    pair.start()
+    pair.stop()
+    (end.state / "identity").unlink()
+    kept.rename(end.image)
+    pair.start()
+    pair.wait_in_sync()
+    pair.assert_equal()
+    assert end.bytes()[:4096] == stamp(0, 1)
 
 
 def test_clients_are_held_back_only_where_they_are_served(pair: Pair) -> None:

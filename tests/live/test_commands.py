@@ -460,6 +460,22 @@ def test_an_end_has_the_settings_of_the_definition_as_soon_as_it_is_a_primary(
     assert settings(mirror.source) == [*wanted, 64 << 10]
 
 
+def test_another_file_in_the_place_of_an_image_is_not_mirrored(mirror: Mirror) -> None:
+    mirror.initialize()
+    home, image, pid = mirror.home, mirror.source.path, mirror.source.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: mirror.source.pid is None, "the end of its process")
+    kept = image.rename(image.with_name("kept"))
+    image.write_bytes(bytes(kept.stat().st_size))
+    said = home.refused("resync", "db", "--yes")
+    assert "another file has taken the place of the image" in said
+    kept.rename(image)
+    home.run("resync", "db", "--yes")
+    copy = mirror.destination.path
+    wait_until(lambda: copy.read_bytes() == image.read_bytes(), "equal images")
+
+
 def test_an_image_that_was_deleted_is_named_with_what_to_do(mirror: Mirror) -> None:
     mirror.initialize()
     home, pid = mirror.home, mirror.destination.pid

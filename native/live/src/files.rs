@@ -4,15 +4,15 @@ use crate::sys;
 use mirrord_live_core::io::{Backend, File as Name};
 use mirrord_live_core::setup;
 use mirrord_live_core::types::{BootId, Failure, Range};
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Seek, SeekFrom};
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 /// QEMU's permissions: to read consistently, to write, to resize; its locks lie on these bytes.
 const READ: i64 = 0;
@@ -23,6 +23,8 @@ const UNSHARED: i64 = 200;
 
 #[derive(Clone)]
 pub struct Files {
+    /// Where the image was opened.
+    pub path: Arc<Path>,
     pub image: Arc<File>,
     pub tracking: Arc<File>,
     pub side: Arc<File>,
@@ -46,13 +48,60 @@ fn is_nameless(file: &File) -> io::Result<bool> {
 }
 
 /// The same of an image in use: an error also if it was deleted, as what is written to it then is
-/// gone when this process ends.
-pub fn size_in_use(image: &File) -> io::Result<u64> {
-    let facts = image.metadata()?;
-    if facts.is_file() && facts.nlink() == 0 && is_nameless(image)? {
+/// gone when this process ends; and if another file is at its path, which the next start would open.
+pub fn size_in_use(files: &Files) -> io::Result<u64> {
+    let facts = files.image.metadata()?;
+    let is_deleted = || Ok::<_, io::Error>(facts.nlink() == 0 && is_nameless(&files.image)?);
+    if facts.is_file() && (is_deleted()? || files.is_replaced(&facts)) {
         return Err(io::ErrorKind::NotFound.into());
     }
-    size_of(image)
+    size_of(&files.image)
+}
+
+/// What tells a file from every other one that was or will be at its path, where the file system
+/// keeps that: not for a device, and not where another program or host has the files.
+fn identity(image: &File) -> io::Result<Option<String>> {
+    let facts = image.metadata()?;
+    if !facts.is_file() || sys::kind_of(image) == sys::Kind::Other {
+        return Ok(None);
+    }
+    let created = facts
+        .created()
+        .ok()
+        .and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    let created = created.map_or(0, |since| since.as_nanos());
+    Ok(Some(format!("inode {} created {created}\n", facts.ino())))
+}
+
+/// Compares the image with the one that was opened before, or records it.
+fn check_identity(image: &File, path: &Path, state: &Path) -> io::Result<()> {
+    let Some(found) = identity(image)? else {
+        return Ok(());
+    };
+    let known = state.join("identity");
+    match fs::read_to_string(&known) {
+        Ok(text) if text == found => Ok(()),
+        Ok(_) => Err(io::Error::other(format!(
+            "{}: another file has taken the place of the image, as {} shows; move the image back",
+            path.display(),
+            known.display()
+        ))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => record(&known, &found),
+        Err(error) => Err(explain(&known, &error)),
+    }
+}
+
+/// Writes a small file durably; after a crash it is there completely or not at all.
+fn record(path: &Path, text: &str) -> io::Result<()> {
+    let beside = path.with_extension("new");
+    let written = || {
+        let mut file = File::create(&beside)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&beside, path)?;
+        File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+    };
+    written().map_err(|error| explain(path, &error))
 }
 
 /// Takes the locks that QEMU would take to write to an image that nobody else writes to.
@@ -166,12 +215,22 @@ impl Files {
             let opened = OpenOptions::new().read(true).write(true).open(path);
             opened.map_err(|error| explain(path, &error))
         };
-        Ok(Files {
+        let files = Files {
+            path: image.into(),
             image: Arc::new(open_image(image, PATIENCE)?),
             tracking: Arc::new(open(&state.join("tracking"))?),
             side: Arc::new(open(&state.join("side"))?),
             log: Arc::new(open_log(state)?),
-        })
+        };
+        check_identity(&files.image, image, state)?;
+        Ok(files)
+    }
+
+    /// Another file is at the path of the image.
+    fn is_replaced(&self, opened: &Metadata) -> bool {
+        let there = fs::metadata(&self.path);
+        sys::kind_of(&self.image) != sys::Kind::Other
+            && there.is_ok_and(|it| (it.dev(), it.ino()) != (opened.dev(), opened.ino()))
     }
 
     /// Drops clean cached pages, so that the next read comes from the disk: after a failed

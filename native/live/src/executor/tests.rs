@@ -2,6 +2,7 @@
 
 use super::*;
 use std::fs::{File as Opened, OpenOptions};
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -140,6 +141,7 @@ fn a_sync_that_failed_unheard_makes_the_next_one_fail() {
     let (path, file) = temporary();
     let file = Arc::new(file);
     let files = Files {
+        path: Path::new("image").into(),
         image: file.clone(),
         tracking: file.clone(),
         side: file.clone(),
