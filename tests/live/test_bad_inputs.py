@@ -248,7 +248,7 @@ def test_a_deleted_image_is_not_served_any_more(pair: Pair, how: str) -> None:
 
 
 def _is_refused(end: End) -> None:
-    words = [end.program, "run", "--image", end.image, "--state", end.state]
+    words: list[str | Path] = [end.program, "run", "--image", end.image, "--state", end.state]
     words += ["--control", end.folder / "other"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=30)
     assert done.returncode == 1
