@@ -69,7 +69,7 @@ def _explain_base(mirror: Mirror, found: MirrorStatus) -> list[str]:
         base = plan.find_base(mirror.name, here, there, facts.shown)
         if isinstance(base, plan.Conflict):
             lines.append(f"The next update is blocked: {base.why}. {base.hint}")
-        else:
+        elif not found.reading.base_risk:  # (that is one of the problems)
             lines.append(f"The next update is incremental, from {base.name}.")
     return lines
 

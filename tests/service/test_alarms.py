@@ -112,6 +112,8 @@ def test_another_volume_in_the_place_of_the_source_is_one_alarm_until_it_is_back
     btrfs.make_subvolume(source)
     [status] = served.service.status(NAME)
     assert any("taken the place of the source" in each for each in status.problems)
+    explained = served.cli("explain", NAME).stdout
+    assert "taken the place of the source" in explained and "is incremental" not in explained
     for _run in range(3):
         with pytest.raises(Diverged, match="taken the place of the source"):
             served.service.update(NAME)
