@@ -9,7 +9,7 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, UNIX_EPOCH};
@@ -58,50 +58,63 @@ pub fn size_in_use(files: &Files) -> io::Result<u64> {
     size_of(&files.image)
 }
 
-/// What tells a file from every other one that was or will be at its path, where the file system
-/// keeps that: not for a device, and not where another program or host has the files.
-fn identity(image: &File) -> io::Result<Option<String>> {
+/// What tells a file from every other one that was or will be at its path: the number of its inode,
+/// and when it was created (0: the file system does not say). None where that may change: another
+/// program or host has the files, or it is a device.
+fn identity(image: &File) -> io::Result<Option<(u64, u128)>> {
     let facts = image.metadata()?;
     if !facts.is_file() || sys::kind_of(image) == sys::Kind::Other {
         return Ok(None);
     }
-    let created = facts
-        .created()
-        .ok()
-        .and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-    let created = created.map_or(0, |since| since.as_nanos());
-    Ok(Some(format!("inode {} created {created}\n", facts.ino())))
+    let created = facts.created().ok();
+    let created = created.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    Ok(Some((
+        facts.ino(),
+        created.map_or(0, |since| since.as_nanos()),
+    )))
 }
 
 /// Compares the image with the one that was opened before, or records it.
 fn check_identity(image: &File, path: &Path, state: &Path) -> io::Result<()> {
-    let Some(found) = identity(image)? else {
+    let Some((inode, created)) = identity(image)? else {
         return Ok(());
     };
     let known = state.join("identity");
-    match fs::read_to_string(&known) {
-        Ok(text) if text == found => Ok(()),
-        Ok(_) => Err(io::Error::other(format!(
-            "{}: another file has taken the place of the image, as {} shows; move the image back",
-            path.display(),
-            known.display()
-        ))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => record(&known, &found),
-        Err(error) => Err(explain(&known, &error)),
+    let text = match fs::read_to_string(&known) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            // On a full file system it is served all the same.
+            if record(&known, &format!("{inode} {created}\n")).is_err() {
+                let _ = fs::remove_file(beside(&known));
+            }
+            return Ok(());
+        }
+        Err(error) => return Err(explain(&known, &error)),
+    };
+    let (first, second) = text.trim_end().split_once(' ').unwrap_or_default();
+    // A kernel may tell the time of creation that the one before did not.
+    let is_created_then = created == 0 || second == "0" || second == created.to_string();
+    if first == inode.to_string() && is_created_then {
+        return Ok(());
     }
+    Err(io::Error::other(format!(
+        "{}: another file has taken the place of the image, as {} shows; move the image back",
+        path.display(),
+        known.display()
+    )))
+}
+
+fn beside(path: &Path) -> PathBuf {
+    path.with_extension("new")
 }
 
 /// Writes a small file durably; after a crash it is there completely or not at all.
 fn record(path: &Path, text: &str) -> io::Result<()> {
-    let beside = path.with_extension("new");
-    let written = || {
-        let mut file = File::create(&beside)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&beside, path)?;
-        File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
-    };
-    written().map_err(|error| explain(path, &error))
+    let mut file = File::create(beside(path))?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(beside(path), path)?;
+    File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// Takes the locks that QEMU would take to write to an image that nobody else writes to.
