@@ -34,7 +34,7 @@ from mirrord.system import command, files, locks, native, paths
 
 _LABEL = "IMAGE:LIVE"
 _CREATE_S = 60.0
-_FILES = ("end.json", "tracking", "side", "redo", "identity")
+_FILES = ("end.json", "tracking", "side", "redo", "identity", "identity.new")
 #: For TLS on the link: by the key of the program's configuration.
 _TLS_KEYS = {
     "tls-certificate": "certificate.pem",

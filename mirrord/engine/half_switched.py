@@ -9,7 +9,7 @@ from mirrord.core.errors import MirrordError, NotFound, Refused
 from mirrord.core.model import Role, Snapshot
 from mirrord.core.relationship import Intent
 from mirrord.engine.members import Members
-from mirrord.engine.mirror import Mirror, one_line
+from mirrord.engine.mirror import Mirror, one_line, refuse_replaced
 
 
 def put_back(mirror: Mirror, there: Members, *, strict: bool = False) -> list[str]:
@@ -19,8 +19,9 @@ def put_back(mirror: Mirror, there: Members, *, strict: bool = False) -> list[st
     cannot be put back; otherwise it begins as what it shows.
 
     The last member comes first, so that one that is live has only live ones behind it until all
-    are: this can be interrupted, too.
+    are: this can be interrupted, too. `Refused` when another volume is in the place of a member.
     """
+    refuse_replaced(mirror)  # it is live, but no switch has left it
     name, trouble = _half_set_aside(mirror, there), []
     for driver in reversed(there.drivers) if name else ():
         live = driver.facts().role is Role.LIVE

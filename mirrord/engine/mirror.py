@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 
 from mirrord.catalogue.store import Catalogue, Confirmed, MirrorRow
@@ -190,14 +190,19 @@ class Mirror:
 
     def replaced(self) -> Driver | None:
         """The member of a mirrored destination in whose place is a live volume that never was its
-        copy: it has no snapshot of this mirror, and did not begin as one.
+        copy: it has no snapshot of this mirror, and did not begin as one. One that cannot be read
+        is not taken for another.
         """
+        row = self.catalogue.mirror(self.id)
+        if row is None or row.state is not State.MIRRORED:
+            return None
         for driver in self.destination.drivers:
-            facts = driver.facts()
-            if facts.role is Role.LIVE:
-                state = self._state_at_ends(facts, driver.snapshots())
-                if state is State.UNINITIALIZED:
-                    return driver
+            with suppress(MirrordError, OSError):
+                facts = driver.facts()
+                if facts.role is Role.LIVE:
+                    state = self._state_at_ends(facts, driver.snapshots())
+                    if state is State.UNINITIALIZED:
+                        return driver
         return None
 
     def adopt(self) -> None:
@@ -408,10 +413,15 @@ def check_there(facts: VolumeFacts, mirror: Mirror) -> None:
         raise view_replaced(facts.view)
     if facts.role is Role.MIRROR and facts.mirror_id not in ("", mirror.id):
         raise other_mirror(where, facts.mirror_id)
-    if facts.role is Role.LIVE and mirror.row().state is State.MIRRORED:
-        strange = mirror.replaced()
-        if strange is not None:
-            raise destination_replaced(str(strange))
+    if facts.role is Role.LIVE:
+        refuse_replaced(mirror)
+
+
+def refuse_replaced(mirror: Mirror) -> None:
+    """`Refused` when another live volume has taken the place of the destination."""
+    strange = mirror.replaced()
+    if strange is not None:
+        raise destination_replaced(str(strange))
 
 
 def pick_snapshot(mirror: Mirror, wanted: str | None) -> Snapshot:

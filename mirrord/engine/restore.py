@@ -209,6 +209,7 @@ def _copy(old: Path, new: Path) -> None:
     done = command.run(
         [copy, "--archive", "--reflink=auto", "--no-target-directory", "--", str(old), str(staged)],
         timeout_s=_COPY_TIMEOUT_S,
+        environment={**os.environ, "LC_ALL": "C.UTF-8"},  # for `_not_restored`
     )
     if done.status != 0:
         _remove(staged)

@@ -119,12 +119,9 @@ def _why_live(mirror: Mirror) -> str:
 
 
 def replaced(mirror: Mirror) -> Driver | None:
-    """See `Mirror.replaced`; None also when the destination cannot be read."""
-    try:
-        with mirror.waiting.hurried(LOOK_S):
-            return mirror.replaced()
-    except (MirrordError, OSError):
-        return None
+    """See `Mirror.replaced`."""
+    with mirror.waiting.hurried(LOOK_S):
+        return mirror.replaced()
 
 
 def _shows_nothing(mirror: Mirror) -> str:

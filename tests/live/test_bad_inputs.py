@@ -281,6 +281,22 @@ def test_another_file_in_the_place_of_an_image_is_not_opened(pair: Pair, role: s
     assert end.bytes()[:4096] == stamp(0, 1)
 
 
+def test_a_file_that_is_refused_for_its_size_is_not_remembered(pair: Pair) -> None:
+    """With records from before the file had to be the same one."""
+    pair.start()
+    pair.stop()
+    (pair.primary.state / "identity").unlink()
+    kept = pair.primary.image.rename(pair.primary.image.with_name("kept"))
+    pair.primary.image.write_bytes(bytes(4 * MIB))
+    words: list[str | Path] = [pair.primary.program, "run", "--image", pair.primary.image]
+    words += ["--state", pair.primary.state, "--control", pair.primary.folder / "other"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1 and "restore its size" in done.stderr
+    kept.rename(pair.primary.image)
+    pair.start()
+    assert (pair.primary.state / "identity").exists()
+
+
 def test_clients_are_held_back_only_where_they_are_served(pair: Pair) -> None:
     """What holds them back is told when this end serves no more."""
     pair.start()

@@ -13,12 +13,14 @@ import pytest
 from mirrord.core.errors import Aborted, Refused
 from mirrord.core.model import Role, SnapshotKind
 from mirrord.core.states import Activity
+from mirrord.drivers.block.volume import Volume
 from mirrord.engine.members import Members
 from mirrord.engine.progress import RunFiles
 from mirrord.system import locks
 from tests.contract.sets import SetLab
 from tests.crash.faults import attempt, labels
 from tests.crash.scenes import restore, resync, reverse
+from tests.support.btrfs import make_subvolume
 from tests.support.labs import open_lab
 from tests.support.mounts import unmount
 from tests.support.places import away
@@ -292,6 +294,34 @@ def test_a_break_names_the_member_in_whose_place_there_is_something_else(ready: 
         assert str(place) in caught.value.where and "Move that away" in caught.value.hint
         (place / "note").unlink()
         place.rmdir()
+
+
+@pytest.mark.parametrize("verb", ["break", "resync"])
+def test_another_volume_in_the_place_of_a_member_is_not_a_half_finished_switch(
+    ready: SetWorld, verb: str
+) -> None:
+    """After a resync the record names what it has set aside, and the source has not changed since.
+    The last member is live, but a volume that somebody made there: the others stay as they are.
+    """
+    world, lab = ready, ready.lab
+    world.service.break_off(NAME)
+    lab.change(lab.destination(), 1)
+    resync(world)
+    content = world.view_content()
+    place = Path(lab.destination().drivers[-1].location)
+    gone = place.rename(place.with_name("away"))
+    if lab.kind == "btrfs":
+        make_subvolume(place)
+    else:
+        Volume.create(place, 1 << 20).close()
+    found = world.cli(verb, NAME, *(["--yes"] if verb == "resync" else []))
+    assert found.returncode == 1 and "another volume has taken the place" in found.stderr
+    assert lab.destination().roles() == [Role.MIRROR, Role.MIRROR, Role.LIVE]
+    place.rename(place.with_name("strange"))
+    gone.rename(place)
+    assert world.status()["state"] == "mirrored" and world.view_content() == content
+    world.service.update(NAME)
+    assert world.in_step()
 
 
 def test_a_break_goes_on_without_a_member_whose_disk_is_not_mounted(tmp_path: Path) -> None:

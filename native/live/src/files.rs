@@ -74,22 +74,16 @@ fn identity(image: &File) -> io::Result<Option<(u64, u128)>> {
     )))
 }
 
-/// Compares the image with the one that was opened before, or records it.
+/// Compares the image with the one that was recorded.
 fn check_identity(image: &File, path: &Path, state: &Path) -> io::Result<()> {
-    let Some((inode, created)) = identity(image)? else {
-        return Ok(());
-    };
     let known = state.join("identity");
     let text = match fs::read_to_string(&known) {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            // On a full file system it is served all the same.
-            if record(&known, &format!("{inode} {created}\n")).is_err() {
-                let _ = fs::remove_file(beside(&known));
-            }
-            return Ok(());
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(explain(&known, &error)),
+    };
+    let Some((inode, created)) = identity(image)? else {
+        return Ok(());
     };
     let (first, second) = text.trim_end().split_once(' ').unwrap_or_default();
     // A kernel may tell the time of creation that the one before did not.
@@ -239,11 +233,22 @@ impl Files {
         Ok(files)
     }
 
+    /// Records which file the image is, once it is known to be the right one. On a full file system
+    /// it is served all the same.
+    pub fn remember(&self, state: &Path) {
+        let known = state.join("identity");
+        if let (Ok(Some((inode, created))), false) = (identity(&self.image), known.exists()) {
+            if record(&known, &format!("{inode} {created}\n")).is_err() {
+                let _ = fs::remove_file(beside(&known));
+            }
+        }
+    }
+
     /// Another file is at the path of the image.
     fn is_replaced(&self, opened: &Metadata) -> bool {
-        let there = fs::metadata(&self.path);
+        let is_other = |it: Metadata| (it.dev(), it.ino()) != (opened.dev(), opened.ino());
         sys::kind_of(&self.image) != sys::Kind::Other
-            && there.is_ok_and(|it| (it.dev(), it.ino()) != (opened.dev(), opened.ino()))
+            && fs::metadata(&self.path).is_ok_and(is_other)
     }
 
     /// Drops clean cached pages, so that the next read comes from the disk: after a failed

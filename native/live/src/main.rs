@@ -191,7 +191,9 @@ fn create(mut arguments: Arguments) -> Result<(), String> {
     // A full file system must not take the tracking's space later.
     let length = layout::length(&record.geometry);
     sys::allocate(&files.tracking, length).map_err(explain)?;
-    setup::format(&mut files, &record).map_err(explain)
+    setup::format(&mut files, &record).map_err(explain)?;
+    files.remember(&state);
+    Ok(())
 }
 
 fn check(mut arguments: Arguments) -> Result<(), String> {
@@ -295,6 +297,7 @@ fn run(mut arguments: Arguments) -> Result<(), String> {
             record.geometry.size
         ));
     }
+    files.remember(&config.state);
     let boot = boot_override().map_or_else(boot_id, Ok).map_err(explain)?;
     let mut process = Process::start(config, files, boot).map_err(explain)?;
     process.run().map_err(explain)
