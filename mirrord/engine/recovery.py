@@ -41,7 +41,7 @@ from mirrord.core.errors import (
 )
 from mirrord.core.model import Role, Snapshot, SnapshotKind, Staging
 from mirrord.core.sets import is_complete
-from mirrord.core.states import Activity, State, Verb
+from mirrord.core.states import LIVE_VERBS, Activity, State, Verb
 from mirrord.core.units import format_size
 from mirrord.drivers.contract import Capability, Driver
 from mirrord.engine import failover_steps, pinning, plan, relation, stillpaused
@@ -78,14 +78,9 @@ class Recovered(NamedTuple):
     pending: Pending | None = None
 
 
-_SWITCHING = frozenset(
-    {Verb.BREAK.value, Verb.RESYNC.value, Verb.REVERSE.value, Verb.RESTORE.value}
-)
-
-
 def is_switch(operation: Operation) -> bool:
     """Whether it is of a verb that makes a volume live, or sets a live one aside."""
-    return operation.verb in _SWITCHING
+    return operation.verb in LIVE_VERBS
 
 
 def recover(
