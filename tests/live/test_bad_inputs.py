@@ -281,6 +281,23 @@ def test_another_file_in_the_place_of_an_image_is_not_opened(pair: Pair, role: s
     assert end.bytes()[:4096] == stamp(0, 1)
 
 
+def test_an_image_that_was_copied_with_its_records_is_opened(pair: Pair) -> None:
+    pair.start()
+    with Client(pair.primary) as client:
+        assert client.write(0, stamp(0, 1)) == 0
+    pair.stop()
+    for path, copied in ((pair.primary.image, shutil.copy2), (pair.primary.state, shutil.copytree)):
+        old = path.rename(path.with_name("old"))
+        copied(old, path)
+        old.rename(path.with_name(f"{path.name}-before"))
+    pair.start()
+    pair.stop()
+    pair.assert_equal()
+    assert pair.primary.bytes()[:4096] == stamp(0, 1)
+    (pair.primary.folder / "image-before").rename(pair.primary.image)
+    _is_refused(pair.primary)  # the records are those of the copy
+
+
 def test_a_file_that_is_refused_for_its_size_is_not_remembered(pair: Pair) -> None:
     """With records from before the file had to be the same one."""
     pair.start()

@@ -61,41 +61,22 @@ pub fn size_in_use(files: &Files) -> io::Result<u64> {
 /// What tells a file from every other one that was or will be at its path: the number of its inode,
 /// and when it was created (0: the file system does not say). None where that may change: another
 /// program or host has the files, or it is a device.
-fn identity(image: &File) -> io::Result<Option<(u64, u128)>> {
-    let facts = image.metadata()?;
-    if !facts.is_file() || sys::kind_of(image) == sys::Kind::Other {
-        return Ok(None);
+fn identity(file: &File) -> Option<[u128; 2]> {
+    let facts = file.metadata().ok()?;
+    if !facts.is_file() || sys::kind_of(file) == sys::Kind::Other {
+        return None;
     }
     let created = facts.created().ok();
     let created = created.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-    Ok(Some((
-        facts.ino(),
+    Some([
+        facts.ino().into(),
         created.map_or(0, |since| since.as_nanos()),
-    )))
+    ])
 }
 
-/// Compares the image with the one that was recorded.
-fn check_identity(image: &File, path: &Path, state: &Path) -> io::Result<()> {
-    let known = state.join("identity");
-    let text = match fs::read_to_string(&known) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(explain(&known, &error)),
-    };
-    let Some((inode, created)) = identity(image)? else {
-        return Ok(());
-    };
-    let (first, second) = text.trim_end().split_once(' ').unwrap_or_default();
-    // A kernel may tell the time of creation that the one before did not.
-    let is_created_then = created == 0 || second == "0" || second == created.to_string();
-    if first == inode.to_string() && is_created_then {
-        return Ok(());
-    }
-    Err(io::Error::other(format!(
-        "{}: another file has taken the place of the image, as {} shows; move the image back",
-        path.display(),
-        known.display()
-    )))
+/// A kernel may tell the time of creation that the one before did not.
+fn is_same(one: [u128; 2], other: [u128; 2]) -> bool {
+    one[0] == other[0] && (one[1] == other[1] || one[1] == 0 || other[1] == 0)
 }
 
 fn beside(path: &Path) -> PathBuf {
@@ -229,18 +210,48 @@ impl Files {
             side: Arc::new(open(&state.join("side"))?),
             log: Arc::new(open_log(state)?),
         };
-        check_identity(&files.image, image, state)?;
+        files.check_identity(state)?;
         Ok(files)
     }
 
-    /// Records which file the image is, once it is known to be the right one. On a full file system
-    /// it is served all the same.
+    /// Which files the image and the tracking are; and which they were, if that was recorded.
+    fn identities(&self, state: &Path) -> Option<([u128; 4], Option<[u128; 4]>)> {
+        let (image, tracking) = (identity(&self.image)?, identity(&self.tracking)?);
+        let text = fs::read_to_string(state.join("identity")).unwrap_or_default();
+        let words: Result<Vec<u128>, _> = text.split_whitespace().map(str::parse).collect();
+        let known = words.ok().and_then(|words| words.try_into().ok());
+        Some(([image[0], image[1], tracking[0], tracking[1]], known))
+    }
+
+    /// Refuses another file in the place of the image. If the tracking is another file, too, both
+    /// were copied.
+    fn check_identity(&self, state: &Path) -> io::Result<()> {
+        let Some(([a, b, c, d], Some([e, f, g, h]))) = self.identities(state) else {
+            return Ok(());
+        };
+        if is_same([a, b], [e, f]) || !is_same([c, d], [g, h]) {
+            return Ok(());
+        }
+        Err(io::Error::other(format!(
+            "{}: another file has taken the place of the image, as {}/identity shows; \
+             move the image back",
+            self.path.display(),
+            state.display()
+        )))
+    }
+
+    /// Records which files they are, once the image is known to be the right one. On a full file
+    /// system it is served all the same.
     pub fn remember(&self, state: &Path) {
-        let known = state.join("identity");
-        if let (Ok(Some((inode, created))), false) = (identity(&self.image), known.exists()) {
-            if record(&known, &format!("{inode} {created}\n")).is_err() {
-                let _ = fs::remove_file(beside(&known));
+        let path = state.join("identity");
+        match self.identities(state) {
+            Some((found, known)) if known != Some(found) => {
+                let [a, b, c, d] = found;
+                if record(&path, &format!("{a} {b} {c} {d}\n")).is_err() {
+                    let _ = fs::remove_file(beside(&path));
+                }
             }
+            _ => {}
         }
     }
 
