@@ -291,9 +291,9 @@ def test_an_image_that_was_copied_with_its_records_is_opened(pair: Pair) -> None
         copied(old, path)
         old.rename(path.with_name(f"{path.name}-before"))
     pair.start()
-    pair.stop()
     pair.assert_equal()
     assert pair.primary.bytes()[:4096] == stamp(0, 1)
+    pair.stop()
     (pair.primary.folder / "image-before").rename(pair.primary.image)
     _is_refused(pair.primary)  # the records are those of the copy
 
