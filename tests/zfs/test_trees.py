@@ -157,23 +157,25 @@ def test_a_crash_in_an_update_leaves_a_tree_that_goes_on(trees: Trees) -> None:
     assert met == len(found)
 
 
+def diverge(trees: Trees, number: int) -> None:
+    """Both ends are live, and were changed."""
+    trees.service.break_off(NAME)
+    trees.write("a/file", f"theirs {number}", trees.place)
+    trees.write("b/file", f"ours {number}")
+
+
 @pytest.mark.nightly
 def test_a_crash_in_a_resync_leaves_a_tree_that_goes_on(trees: Trees) -> None:
     """Nothing of what the losing side had is lost, wherever it was broken."""
     trees.mirrored()
 
-    def diverge(number: int) -> None:
-        trees.service.break_off(NAME)
-        trees.write("a/file", f"theirs {number}", trees.place)
-        trees.write("b/file", f"ours {number}")
-
     def resync() -> object:
         return trees.service.resync(NAME, yes=True)
 
-    diverge(0)
+    diverge(trees, 0)
     found, met = points(trees, resync), 0
     for number, point in enumerate(found, 1):
-        diverge(number)
+        diverge(trees, number)
         met += broken_at(trees, point, resync)
         resync()
         trees.the_same()
@@ -189,19 +191,14 @@ def test_break_after_a_resync_of_a_tree_that_was_broken(trees: Trees) -> None:
     asked = ["-t", "filesystem,volume", "-o", "name,property,value"]
     words = ["zfs", "get", "-rHp", *asked, "readonly,mounted,mountpoint"]
 
-    def diverge(number: int) -> None:
-        trees.service.break_off(NAME)
-        trees.write("a/file", f"theirs {number}", trees.place)
-        trees.write("b/file", f"ours {number}")
-
     def resync() -> object:
         return trees.service.resync(NAME, yes=True)
 
-    diverge(0)
+    diverge(trees, 0)
     live = trees.run(*words, trees.place)
     found, met = points(trees, resync), 0
     for number, point in enumerate((("ZFS:TREE:KEEP", 1), *found), 1):
-        diverge(number)
+        diverge(trees, number)
         met += broken_at(trees, point, resync)
         trees.service.break_off(NAME)
         assert trees.run(*words, trees.place) == live, point
