@@ -279,11 +279,8 @@ def _drop_incomplete(mirror: Mirror, guid: str, base: str | None, name: str) -> 
     """
     listed = mirror.source.snapshots()
     ahead = [one for one in listed if is_part_of(one.guid, guid) and not is_complete(one.guid)]
-    if any(mirror.id in one.pinned for one in ahead):
-        complete = [one.guid for one in listed if is_complete(one.guid)]
-        mirror.source.pin(
-            mirror.id, [one for one in pinning.own(mirror, listed) if one in complete]
-        )
+    if pinning.own(mirror, ahead):
+        mirror.source.pin(mirror.id, list(filter(is_complete, pinning.own(mirror, listed))))
     for one in ahead:
         mirror.source.go_back(one.guid, base, mirror.id, name)
 

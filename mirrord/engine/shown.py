@@ -109,7 +109,7 @@ def _taken_over(mirror: Mirror) -> str:
 
 def _why_live(mirror: Mirror) -> str:
     """Why the destination is live, although the mirror was not broken off."""
-    record = mirror.catalogue.relationship(mirror.id)
+    record = mirror.relation.known
     if record is not None and relation.is_exchanged(mirror, record):
         return f"{relation.EXCHANGED}: restore the previous endpoints"
     driver = replaced(mirror)

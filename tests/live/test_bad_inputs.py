@@ -247,12 +247,11 @@ def test_a_deleted_image_is_not_served_any_more(pair: Pair, how: str) -> None:
     assert pair.secondary.bytes()[:4096] == stamp(0, 1)
 
 
-def _is_refused(end: End) -> None:
+def _is_refused(end: End, why: str = "another file has taken the place of the image") -> None:
     words: list[str | Path] = [end.program, "run", "--image", end.image, "--state", end.state]
     words += ["--control", end.folder / "other"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=30)
-    assert done.returncode == 1
-    assert "another file has taken the place of the image" in done.stderr
+    assert done.returncode == 1 and why in done.stderr
 
 
 @pytest.mark.parametrize("role", ["primary", "secondary"])
@@ -305,10 +304,7 @@ def test_a_file_that_is_refused_for_its_size_is_not_remembered(pair: Pair) -> No
     (pair.primary.state / "identity").unlink()
     kept = pair.primary.image.rename(pair.primary.image.with_name("kept"))
     pair.primary.image.write_bytes(bytes(4 * MIB))
-    words: list[str | Path] = [pair.primary.program, "run", "--image", pair.primary.image]
-    words += ["--state", pair.primary.state, "--control", pair.primary.folder / "other"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=30)
-    assert done.returncode == 1 and "restore its size" in done.stderr
+    _is_refused(pair.primary, "restore its size")
     kept.rename(pair.primary.image)
     pair.start()
     assert (pair.primary.state / "identity").exists()

@@ -47,6 +47,19 @@ def broken_off(world: SetWorld, seed: int = 1) -> str:
     return world.view_content()
 
 
+def broken_off_in(world: SetWorld, changed: tuple[int, ...], seed: int) -> str:
+    """The same, but only these members of the destination were changed."""
+    wanted = world.view_content().split()
+    world.service.break_off(NAME)
+    world.lab.change(world.lab.source(), 500 + seed)
+    there = world.lab.destination()
+    for number in changed:  # (to read the others would change them)
+        lab, one = world.lab.labs[number], there.drivers[number]
+        lab.change(one, seed)
+        wanted[number] = lab.content(one)
+    return " ".join(wanted)
+
+
 def half_set_aside(world: SetWorld, number: int) -> None:
     """A resync was killed before it set that member aside."""
     attempt(world, lambda: resync(world), (SET_ASIDE[world.lab.kind], number), "crash")
@@ -154,17 +167,10 @@ def test_a_break_that_is_killed_while_it_puts_back_does_so_again(
 
     def prepared(seed: int) -> str:
         """What the destination had before the resync that was killed."""
-        wanted = ready.view_content().split()
-        ready.service.break_off(NAME)
-        ready.lab.change(ready.lab.source(), 500 + seed)
-        there = ready.lab.destination()
-        for number in changed:  # (to read the others would change them)
-            lab, one = ready.lab.labs[number], there.drivers[number]
-            lab.change(one, seed)
-            wanted[number] = lab.content(one)
+        wanted = broken_off_in(ready, changed, seed)
         half_set_aside(ready, 3)
         ready.forget_catalogue()
-        return " ".join(wanted)
+        return wanted
 
     def break_off() -> object:
         return ready.service.break_off(NAME)
@@ -196,18 +202,10 @@ def test_a_break_finishes_an_abort_that_was_killed_while_it_put_back(
 
     def prepared(seed: int) -> tuple[str, str]:
         """What the destination had before the resync, and what it shows after it."""
-        wanted = ready.view_content().split()
-        base = " ".join(wanted)
-        ready.service.break_off(NAME)
-        ready.lab.change(ready.lab.source(), 500 + seed)
-        there = ready.lab.destination()
-        for number in changed:  # (to read the others would change them)
-            lab, one = ready.lab.labs[number], there.drivers[number]
-            lab.change(one, seed)
-            wanted[number] = lab.content(one)
+        base, wanted = ready.view_content(), broken_off_in(ready, changed, seed)
         attempt(ready, lambda: resync(ready), ("CATALOGUE:OPERATION:END", 1), "crash")
         assert set(ready.lab.destination().roles()) == {Role.MIRROR}
-        return " ".join(wanted), base
+        return wanted, base
 
     def abort() -> object:
         return ready.service.abort(NAME, hard=True)

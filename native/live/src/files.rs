@@ -58,10 +58,12 @@ pub fn size_in_use(files: &Files) -> io::Result<u64> {
     size_of(&files.image)
 }
 
+type Identity = [u128; 2];
+
 /// What tells a file from every other one that was or will be at its path: the number of its inode,
 /// and when it was created (0: the file system does not say). None where that may change: another
 /// program or host has the files, or it is a device.
-fn identity(file: &File) -> Option<[u128; 2]> {
+fn identity(file: &File) -> Option<Identity> {
     let facts = file.metadata().ok()?;
     if !facts.is_file() || sys::kind_of(file) == sys::Kind::Other {
         return None;
@@ -75,8 +77,16 @@ fn identity(file: &File) -> Option<[u128; 2]> {
 }
 
 /// A kernel may tell the time of creation that the one before did not.
-fn is_same(one: [u128; 2], other: [u128; 2]) -> bool {
-    one[0] == other[0] && (one[1] == other[1] || one[1] == 0 || other[1] == 0)
+fn is_same([inode, created]: Identity, known: Identity) -> bool {
+    inode == known[0] && (created == known[1] || created == 0 || known[1] == 0)
+}
+
+/// Which files the image and the tracking were, if that was recorded.
+fn recorded(state: &Path) -> Option<[Identity; 2]> {
+    let text = fs::read_to_string(state.join("identity")).ok()?;
+    let words: Result<Vec<u128>, _> = text.split_whitespace().map(str::parse).collect();
+    let [image, created, tracking, since] = words.ok()?.try_into().ok()?;
+    Some([[image, created], [tracking, since]])
 }
 
 fn beside(path: &Path) -> PathBuf {
@@ -214,22 +224,18 @@ impl Files {
         Ok(files)
     }
 
-    /// Which files the image and the tracking are; and which they were, if that was recorded.
-    fn identities(&self, state: &Path) -> Option<([u128; 4], Option<[u128; 4]>)> {
-        let (image, tracking) = (identity(&self.image)?, identity(&self.tracking)?);
-        let text = fs::read_to_string(state.join("identity")).unwrap_or_default();
-        let words: Result<Vec<u128>, _> = text.split_whitespace().map(str::parse).collect();
-        let known = words.ok().and_then(|words| words.try_into().ok());
-        Some(([image[0], image[1], tracking[0], tracking[1]], known))
+    /// Which files the image and the tracking are; None where that cannot be told.
+    fn identities(&self) -> Option<[Identity; 2]> {
+        Some([identity(&self.image)?, identity(&self.tracking)?])
     }
 
     /// Refuses another file in the place of the image. If the tracking is another file, too, both
     /// were copied.
     fn check_identity(&self, state: &Path) -> io::Result<()> {
-        let Some(([a, b, c, d], Some([e, f, g, h]))) = self.identities(state) else {
+        let (Some([image, tracking]), Some(known)) = (self.identities(), recorded(state)) else {
             return Ok(());
         };
-        if is_same([a, b], [e, f]) || !is_same([c, d], [g, h]) {
+        if is_same(image, known[0]) || !is_same(tracking, known[1]) {
             return Ok(());
         }
         Err(io::Error::other(format!(
@@ -244,14 +250,16 @@ impl Files {
     /// system it is served all the same.
     pub fn remember(&self, state: &Path) {
         let path = state.join("identity");
-        match self.identities(state) {
-            Some((found, known)) if known != Some(found) => {
-                let [a, b, c, d] = found;
-                if record(&path, &format!("{a} {b} {c} {d}\n")).is_err() {
-                    let _ = fs::remove_file(beside(&path));
-                }
-            }
-            _ => {}
+        let Some(found) = self.identities().filter(|it| recorded(state) != Some(*it)) else {
+            return;
+        };
+        let words = found
+            .concat()
+            .iter()
+            .map(u128::to_string)
+            .collect::<Vec<_>>();
+        if record(&path, &(words.join(" ") + "\n")).is_err() {
+            let _ = fs::remove_file(beside(&path));
         }
     }
 
