@@ -38,6 +38,13 @@ class Lag(NamedTuple):
         return self.used is not None and self.used >= 1
 
 
+def lag_level(lag_s: float, objective_s: float, warn: int = 150, error: int = 250) -> Level | None:
+    """The level of the alarm that a lag is; see `judge_lag`."""
+    if 100 * lag_s < warn * objective_s:
+        return None
+    return Level.ERROR if 100 * lag_s >= error * objective_s else Level.WARNING
+
+
 def judge_lag(
     lag_s: float | None,
     objective_s: float | None,
@@ -51,9 +58,7 @@ def judge_lag(
     """
     if lag_s is None or not objective_s:
         return Lag()
-    level, forecast = None, ""
-    if 100 * lag_s >= warn * objective_s:
-        level = Level.ERROR if 100 * lag_s >= error * objective_s else Level.WARNING
+    level, forecast = lag_level(lag_s, objective_s, warn, error), ""
     if lag_s >= objective_s:
         forecast = f"the RPO has been exceeded for {format_duration(lag_s - objective_s)}"
     elif left_s is not None and lag_s + left_s > objective_s:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -37,14 +38,7 @@ class RunFiles:
     """
 
     def __init__(self, folder: Path, name: str) -> None:
-        self.folder = folder
-        self.lock = folder / f"{name}.lock"
-        self.gate = folder / f"{name}.gate"
-        #: Locked while the mode of a live mirror is set.
-        self.mode = folder / f"{name}.mode"
-        self.verifying = folder / f"{name}.verifying"
-        self._progress = folder / f"{name}.progress"
-        self._abort = folder / f"{name}.abort"
+        self.folder, self._name = folder, name
         #: Whether this process holds the gate (`preempt.first`).
         self.goes_first = False
         self._state = VerbProgress()
@@ -54,6 +48,38 @@ class RunFiles:
         self.estimate_bytes = 0
         self.moved_bytes = 0
         self.moved_since_s = clock.monotonic_s()
+
+    def _path(self, kind: str) -> Path:
+        # (Made when it is needed: a mirror is opened for each look at it, which needs one or two.)
+        return self.folder / f"{self._name}.{kind}"
+
+    @cached_property
+    def lock(self) -> Path:
+        """Locked while a verb runs."""
+        return self._path("lock")
+
+    @cached_property
+    def gate(self) -> Path:
+        """Locked by a verb that goes before all others (`preempt.first`)."""
+        return self._path("gate")
+
+    @cached_property
+    def mode(self) -> Path:
+        """Locked while the mode of a live mirror is set."""
+        return self._path("mode")
+
+    @cached_property
+    def verifying(self) -> Path:
+        """Locked while a verification runs."""
+        return self._path("verifying")
+
+    @cached_property
+    def _progress(self) -> Path:
+        return self._path("progress")
+
+    @cached_property
+    def _abort(self) -> Path:
+        return self._path("abort")
 
     def begin(self, activity: Activity) -> None:
         """A verb begins: requests made before it are discarded.

@@ -37,7 +37,7 @@ def record_of(mirror: Mirror) -> Path:
 
 def record_in(folder: Path, mirror_id: str) -> Path:
     """The same, for one of that id."""
-    return folder / FOLDER / mirror_id
+    return folder.joinpath(FOLDER, mirror_id)
 
 
 def forsaken(folder: Path, known: Collection[str]) -> list[Path]:
@@ -82,11 +82,12 @@ def findings(mirror: Mirror) -> list[Finding]:
 
 def listed(mirror: Mirror) -> list[LeftPaused]:
     """What may still be paused, and why."""
-    if not record_of(mirror).exists():
+    path = record_of(mirror)
+    if not path.exists():
         return []
     from mirrord.pausers import record
 
-    return record.left_in(record_of(mirror))
+    return record.left_in(path)
 
 
 def resume(mirror: Mirror) -> None:

@@ -35,7 +35,7 @@ def facts(
     that all of them show, and began as.
     """
     if len(found) == 1 and not labels[0]:
-        return found[0]._replace(location=location)  # an end of one volume is that volume
+        return found[0]  # an end of one volume is that volume
     roles = [one.role for one in found]
     role = next(one for one in _ROLES if one in roles)
     fixed = [label + one.fixed for label, one in zip(labels, found, strict=True) if one.fixed]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from mirrord.core.model import Definition
 from mirrord.core.records import AlarmKind, Finding
 from mirrord.core.states import State
-from mirrord.core.status import Reading, judge_lag
+from mirrord.core.status import Reading, lag_level
 from mirrord.scheduler.health import Alarms
 from mirrord.schedules.lag import Run
 from mirrord.schedules.schedule import Schedule
@@ -104,9 +104,10 @@ def plainly_well(watched: Watched) -> bool:
         return False
     promise = watched.definition.promise
     promised_s = promise.rpo_s if promise.rpo_s is not None else watched.open_period_s
-    if promised_s is None or not watched.standing.mirrored:
+    lag_s = watched.lag_s()
+    if not promised_s or lag_s is None or not watched.standing.mirrored:
         return True
-    return judge_lag(watched.lag_s(), promised_s, warn=promise.warn).level is None
+    return lag_level(lag_s, promised_s, promise.warn) is None
 
 
 def is_held(watched: Watched) -> bool:
