@@ -19,7 +19,6 @@ from pyroaring import BitMap64
 from mirrord.core.errors import Damaged, IoFailed
 from mirrord.drivers.block import rootrecord
 from mirrord.drivers.block.activemap import MapView, runs_of
-from mirrord.drivers.block.content import pointer_runs
 from mirrord.drivers.block.format import (
     CHUNK_BITS,
     FANOUT,
@@ -29,6 +28,7 @@ from mirrord.drivers.block.format import (
     describe,
 )
 from mirrord.drivers.block.store import BlockStore
+from mirrord.system.native import pointer_runs
 
 #: How many findings of one kind in one image are listed individually.
 _LISTED_MAX = 10

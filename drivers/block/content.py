@@ -9,6 +9,7 @@ from mirrord.core.errors import Damaged
 from mirrord.drivers.block.format import BLOCK_BYTES, FANOUT, HOLE, Pointer, Root
 from mirrord.drivers.block.store import BlockStore
 from mirrord.drivers.block.tree import RadixTree, differences
+from mirrord.system.native import pointer_runs
 from mirrord.system.waiting import Waiting
 
 #: Blocks per read: 4 MiB.
@@ -39,18 +40,6 @@ def read_blocks(store: BlockStore, tree: RadixTree, first: int, count: int) -> b
         else:
             parts.append(bytes((end - begin) * BLOCK_BYTES))
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def pointer_runs(addresses: array[int]) -> Iterator[tuple[int, int]]:
-    """Ranges (begin, end) of consecutive addresses, and of holes."""
-    begin = 0
-    for place in range(1, len(addresses) + 1):
-        if place < len(addresses):
-            before, address = addresses[place - 1], addresses[place]
-            if address == before + 1 if before else not address:
-                continue
-        yield begin, place
-        begin = place
 
 
 def data_ranges(store: BlockStore, root: Root) -> Iterator[tuple[int, int]]:

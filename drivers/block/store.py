@@ -128,8 +128,10 @@ class BlockStore:
         """`count` blocks from `address` on, not verified. `Damaged` when they do not exist."""
         file = self._file(segment_of(address), address)
         size = count * BLOCK_BYTES
-        with io_errors(self.where, f"reading block {describe(address)}"):
+        try:
             data = os.pread(file, size, number_of(address) * BLOCK_BYTES)
+        except OSError as error:
+            raise io_error(self.where, f"reading block {describe(address)}", error) from error
         if len(data) != size:
             raise block_damaged(self.where, address, "its data file ends before it")
         return data
@@ -137,8 +139,10 @@ class BlockStore:
     def read_into(self, address: int, buffer: memoryview) -> None:
         """Like `read`, into a buffer of complete blocks."""
         file = self._file(segment_of(address), address)
-        with io_errors(self.where, f"reading block {describe(address)}"):
+        try:
             done = os.preadv(file, [buffer], number_of(address) * BLOCK_BYTES)
+        except OSError as error:
+            raise io_error(self.where, f"reading block {describe(address)}", error) from error
         if done != len(buffer):
             raise block_damaged(self.where, address, "its data file ends before it")
 

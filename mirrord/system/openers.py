@@ -6,15 +6,20 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import stat
 import struct
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from mirrord.core.model import OpenWriter
 from mirrord.system import files, mounts
 
 _PROC = Path("/proc")
+_OPEN_FLAGS = re.compile(rb"^flags:\s*([0-7]+)", re.MULTILINE)
+#: A shared writable mapping in /proc/PID/maps; its name in /proc/PID/map_files.
+_SHARED_WRITABLE = re.compile(rb"^([0-9a-f]+-[0-9a-f]+) .w.s ", re.MULTILINE)
 _LOOP_GET_STATUS64 = 0x4C05
 _LOOP_STATUS_BYTES = 232
 _LOOP_RDEVICE = 16
@@ -73,50 +78,42 @@ def _all_writers(device: int) -> Iterator[OpenWriter]:
 
 
 def _of_process(pid: int, wanted: _Wanted) -> Iterator[OpenWriter]:
-    folder = _PROC / str(pid)
-    for path in (*_descriptors(folder, wanted), *_mappings(folder, wanted)):
-        yield OpenWriter(pid, name_of(pid), path)
-
-
-def _descriptors(folder: Path, wanted: _Wanted) -> Iterator[str]:
-    try:
-        numbers = os.listdir(folder / "fd")
-    except OSError:
-        return  # it ended, or is a kernel thread
-    for number in numbers:
+    for link in (*_descriptors(pid), *_mappings(pid)):
         try:
-            # Check the flags first: stat() may block on an unreachable file server.
-            if _for_writing(folder / "fdinfo" / number):
-                link = folder / "fd" / number
-                if wanted(os.stat(link)):
-                    yield os.readlink(link)
+            if wanted(os.stat(link)):
+                yield OpenWriter(pid, name_of(pid), os.readlink(link))
         except OSError:
-            continue
+            continue  # it ended, or has closed that file
 
 
-def _for_writing(information: Path) -> bool:
-    for line in information.read_bytes().splitlines():
-        if line.startswith(b"flags:"):
-            flags = int(line.split()[1], 8)
-            return flags & os.O_ACCMODE != os.O_RDONLY and not flags & os.O_PATH
-    return False
+# Names of files are strings here: of ten thousand open files, each `Path` takes longer than to
+# read it.
 
 
-def _mappings(folder: Path, wanted: _Wanted) -> Iterator[str]:
-    """Shared writable mappings, which need no descriptor to write."""
+def _descriptors(pid: int) -> Iterator[str]:
+    """Links to what is open for writing. A link may be followed only if its flags say so: stat()
+    may block on an unreachable file server.
+    """
     try:
-        lines = (folder / "maps").read_bytes().splitlines()
+        numbers = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return  # it ended
+    for number in numbers:
+        with suppress(OSError), files.opened(f"/proc/{pid}/fdinfo/{number}") as information:
+            found = _OPEN_FLAGS.search(os.read(information, 4096))
+            flags = int(found[1], 8) if found else os.O_PATH
+            if flags & os.O_ACCMODE != os.O_RDONLY and not flags & os.O_PATH:
+                yield f"/proc/{pid}/fd/{number}"
+
+
+def _mappings(pid: int) -> Iterator[str]:
+    """Links to shared writable mappings, which need no descriptor to write."""
+    try:
+        found = _SHARED_WRITABLE.findall(Path(f"/proc/{pid}/maps").read_bytes())
     except OSError:
         return
-    for line in lines:
-        fields = line.split(None, 5)
-        if len(fields) == 6 and fields[1][1:2] == b"w" and fields[1][3:4] == b"s":
-            link = folder / "map_files" / os.fsdecode(fields[0])
-            try:
-                if wanted(os.stat(link)):
-                    yield os.readlink(link)
-            except OSError:
-                continue
+    for place in found:
+        yield f"/proc/{pid}/map_files/{os.fsdecode(place)}"
 
 
 def name_of(pid: int) -> str:

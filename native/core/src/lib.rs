@@ -9,6 +9,7 @@ pub mod btrfs_stream;
 pub mod checksum;
 pub mod modes;
 pub mod msgpack;
+pub mod pointers;
 pub mod prefix_digest;
 #[cfg(test)]
 mod properties;

@@ -12,7 +12,7 @@ mod zfs;
 
 use std::sync::MutexGuard;
 
-use mirrord_core::{bitmap, checksum, msgpack};
+use mirrord_core::{bitmap, checksum, msgpack, pointers};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
@@ -129,6 +129,13 @@ fn bitmap_runs(bits: PyBuffer<u8>) -> PyResult<Vec<(u64, u64)>> {
     Ok(bitmap::runs(bytes_of(&bits)?))
 }
 
+/// The ranges (begin, end) of consecutive addresses, and of holes.
+#[pyfunction]
+fn pointer_runs(py: Python<'_>, addresses: PyBuffer<u64>) -> PyResult<Vec<(usize, usize)>> {
+    let runs = pointers::runs(&addresses.to_vec(py)?);
+    Ok(runs.into_iter().map(|run| (run.start, run.end)).collect())
+}
+
 #[pymodule]
 fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("Panic", m.py().get_type::<pyo3::panic::PanicException>())?;
@@ -136,6 +143,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<StreamDigest>()?;
     m.add_function(wrap_pyfunction!(block_checksums, m)?)?;
     m.add_function(wrap_pyfunction!(bitmap_runs, m)?)?;
+    m.add_function(wrap_pyfunction!(pointer_runs, m)?)?;
     m.add_function(wrap_pyfunction!(msgpack_weight, m)?)?;
     m.add_class::<btrfs::BtrfsStreamScanner>()?;
     m.add_class::<btrfs::BtrfsChanges>()?;
