@@ -38,7 +38,7 @@ def destination_replaced(where: str) -> MirrordError:
     return Refused(
         "another volume has taken the place of the destination",
         where=where,
-        why="it is a live volume without any snapshot of this mirror",
+        why="it is a live volume that is not this mirror's copy",
         hint="Nothing was changed. Move that volume away and the copy back. If the copy is lost: "
         f"'mirrord delete {MIRROR} --yes', then create the mirror again with a destination that "
         "does not exist yet; the source is not changed.",

@@ -21,10 +21,16 @@ class Verdict(NamedTuple):
 
 
 def judge(
-    mirrors: Sequence[MirrorStatus], alarms: Sequence[AlarmRecord], *, service_runs: bool
+    mirrors: Sequence[MirrorStatus],
+    alarms: Sequence[AlarmRecord],
+    *,
+    service_runs: bool,
+    host: str = "",
 ) -> Verdict:
-    """alarms: active ones. A schedule without a daemon is critical."""
-    status, texts = 0, []
+    """alarms: active ones. A schedule without a daemon is critical. host: what is wrong with this
+    host, or "".
+    """
+    status, texts = (2, [f"host: {host}"]) if host else (0, [])
     names = {each.name for each in mirrors}
     for alarm in alarms:
         if alarm.mirror in names or alarm.mirror_id is None:

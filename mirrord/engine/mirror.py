@@ -190,8 +190,9 @@ class Mirror:
 
     def replaced(self) -> Driver | None:
         """The member of a mirrored destination in whose place is a live volume that never was its
-        copy: it has no snapshot of this mirror, and did not begin as one. One that cannot be read
-        is not taken for another.
+        copy: it did not begin as a snapshot of this mirror, and has none, or none of its own: those
+        that lie beside it are of the volume that was there. One that cannot be read is not taken
+        for another.
         """
         row = self.catalogue.mirror(self.id)
         if row is None or row.state is not State.MIRRORED:
@@ -200,8 +201,9 @@ class Mirror:
             with suppress(MirrordError, OSError):
                 facts = driver.facts()
                 if facts.role is Role.LIVE:
-                    state = self._state_at_ends(facts, driver.snapshots())
-                    if state is State.UNINITIALIZED:
+                    listed = driver.snapshots()
+                    others = bool(listed) and all(one.unrelated for one in listed)
+                    if others or self._state_at_ends(facts, listed) is State.UNINITIALIZED:
                         return driver
         return None
 

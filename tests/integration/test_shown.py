@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -170,6 +170,56 @@ def test_another_live_volume_in_the_place_of_the_destination_is_not_the_copy(
     world.cli("resume", NAME)
     world.service.update(NAME)
     assert world.in_step()
+
+
+@pytest.mark.parametrize("verb", ["update", "break", "resync"])
+def test_a_live_volume_beside_the_snapshots_of_a_former_source_is_not_the_copy(
+    tmp_path: Path, verb: str
+) -> None:
+    """Only on btrfs are snapshots beside the volume, which another one can take the place of."""
+    with _btrfs(tmp_path) as disk:
+        _refuse_a_strange_destination(disk.world, verb)
+
+
+def _refuse_a_strange_destination(world: World, verb: str) -> None:
+    world.initialized()
+    assert world.cli("reverse", NAME, "--yes").returncode == 0
+    place = Path(world.lab.source().location)
+    away = place.with_name("away")
+    place.rename(away)
+    btrfs.make_subvolume(place)
+    found = world.cli(verb, NAME, *(("--yes",) if verb == "resync" else ()))
+    assert found.returncode == 1, found.stdout
+    assert "another volume has taken the place of the destination" in found.stderr
+    assert "another volume has taken the place of the destination" in problems(world)
+    place.rename(place.with_name("strange"))
+    away.rename(place)
+    assert world.cli("update", NAME).returncode == 0
+
+
+def test_monitor_tells_that_nothing_can_be_recorded(disk: Disk) -> None:
+    """Without a daemon: a command that fails for that cannot record its failure either."""
+    world = disk.world
+    world.initialized()
+    state = world.paths.state
+    state.rename(state.with_name("kept"))
+    state.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", state], check=True)
+    try:
+        shutil.copytree(state.with_name("kept"), state, dirs_exist_ok=True)
+        assert world.cli("monitor").returncode == 0
+        with suppress(OSError), (state / "fill").open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        world.lab.change(world.lab.source(), 1)
+        assert world.cli("update", NAME).returncode == 1
+        checked = world.cli("monitor")
+        assert checked.returncode == 2 and f"no space is left in {state}" in checked.stdout
+        (state / "fill").unlink()
+        assert world.cli("update", NAME).returncode == 0
+        assert world.cli("monitor").returncode == 0
+    finally:
+        subprocess.run(["umount", "-l", state], check=True)
 
 
 def test_a_record_of_an_older_version_claims_no_more_than_what_is_shown(disk: Disk) -> None:
