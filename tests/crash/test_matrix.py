@@ -92,6 +92,8 @@ ONCE = frozenset(
         "BTRFS:PIN:FOLDER",
         "BLOCK:RELATE:FOLDER",
         "BTRFS:RELATE:FOLDER",
+        "BTRFS-TREE:PIN:FOLDER",
+        "BTRFS-TREE:RELATE:FOLDER",
     }
 )
 
