@@ -32,11 +32,9 @@ from mirrord.engine.failover import (
     FailbackPlan,
     begin_failback,
     carry_out,
-    loss_lines,
-    nested_lines,
-    writer_lines,
 )
 from mirrord.engine.mirror import Mirror, pick_snapshot
+from mirrord.engine.planlines import loss_lines, nested_lines, writer_lines
 from mirrord.system import command, steps
 
 _NAME_BYTES_MAX = 255
