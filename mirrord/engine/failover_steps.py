@@ -231,8 +231,8 @@ def _restore(mirror: Mirror, operation: Operation) -> Finished:
             phase = "prepared"
         if phase == "prepared":
             if base != guid:
-                _transfer_back(mirror, guid, base, arguments.name)
-            mirror.catalogue.advance(mirror.id, "transferred")
+                kept = _transfer_back(mirror, guid, base, arguments.name) or kept
+            mirror.catalogue.advance(mirror.id, "transferred", kept=kept)
         if Role.MIRROR in mirror.source.roles():  # (a crash came between two members)
             mirror.source.promote(guid)
         mirror.catalogue.end(
@@ -244,7 +244,8 @@ def _restore(mirror: Mirror, operation: Operation) -> Finished:
         return Finished(mirror, arguments.chosen, kept, lines)
 
 
-def _transfer_back(mirror: Mirror, guid: str, base: str | None, name: str) -> None:
+def _transfer_back(mirror: Mirror, guid: str, base: str | None, name: str) -> str | None:
+    """Returns the name under which what was written to the source in the meantime is kept."""
     here = {snapshot.guid for snapshot in mirror.source.snapshots()}
     there = {snapshot.guid: snapshot for snapshot in mirror.destination.snapshots()}
     if guid not in there:
@@ -257,8 +258,7 @@ def _transfer_back(mirror: Mirror, guid: str, base: str | None, name: str) -> No
         _drop_incomplete(mirror, guid, base, name)
     transfer_id = transfer_id or os.urandom(8).hex()
     if guid in here:
-        mirror.source.rollback(guid, mirror_id=mirror.id, keep_as=name)
-        return
+        return mirror.source.rollback(guid, mirror_id=mirror.id, keep_as=name)
     snapshot = there[guid]
     back = [way._replace(sender=way.receiver, receiver=way.sender) for way in mirror.routes()]
     found = legs(back, base, snapshot, held=mirror.source.held(snapshot.name))
@@ -270,6 +270,7 @@ def _transfer_back(mirror: Mirror, guid: str, base: str | None, name: str) -> No
     outcome = ship(found, transfer_id, run=mirror.run, watcher=mirror.watcher)
     mirror.source.commit(transfer_id, show=True)
     mirror.catalogue.finish_transfer(transfer_id, "done", **outcome.columns())
+    return None
 
 
 def _drop_incomplete(mirror: Mirror, guid: str, base: str | None, name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -314,6 +315,37 @@ def test_a_lost_source_whose_restore_was_interrupted(world: World) -> None:
     world.lab.change(world.lab.source(), 1)
     world.service.update(NAME)
     assert world.in_step()
+
+
+def test_a_lost_source_that_returns_during_its_restore_is_kept_and_named(world: World) -> None:
+    """Its disk is mounted again, with what was written after the last update."""
+    world.initialized()
+    content = world.view_content()
+    source = world.lab.source()
+    place = Path(source.location)
+    both = [one for one in (place, place.parent / ".mirrord" / place.name) if one.exists()]
+
+    def move(was: str, now: str) -> None:
+        for one in both:
+            one.with_name(one.name + was).rename(one.with_name(one.name + now))
+
+    world.lab.change(source, 1)
+    newer = world.source_content()
+    move("", "-away")
+    restore = begin_restore(world)[1]
+    crash_at(world, "CATALOGUE:TRANSFER:BEGIN", restore)
+    for one in both:
+        if one.exists():
+            one.rename(one.with_name(one.name + "-begun"))
+    move("-away", "")
+    with pytest.raises(Undecided):
+        restore()
+    done = world.service.resume_operation(NAME, yes=True)
+    assert world.source_content() == content
+    [name] = [one.name for one in source.snapshots() if one.kind is SnapshotKind.DIVERGED]
+    assert kept(world, source) == [newer]
+    assert name in done.text
+    assert done.data["kept_as"] == name
 
 
 @pytest.mark.on_machine
