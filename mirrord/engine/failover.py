@@ -328,6 +328,7 @@ def reverse(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
         if recovered.finished == Verb.REVERSE.value:
             return turned(mirror)  # repeating the command must not reverse it a second time
         mirror.permit(Verb.REVERSE)
+        _refuse_without_live(mirror)
         planned = mirror.row().state is State.MIRRORED
         if yes:  # the new source is of one moment
             half_switched.put_back(mirror, mirror.destination, strict=True)
@@ -351,6 +352,21 @@ def reverse(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
             begin_failback(mirror, failback, mirror.source, arguments)
             finished = carry_out(mirror)
         return _then_update(finished, failback)
+
+
+def _refuse_without_live(mirror: Mirror) -> None:
+    """`Refused` when the mirror is broken off, but its writable volume was moved away or deleted:
+    an older snapshot would become the source.
+    """
+    facts = mirror.destination.facts()
+    if facts.role is Role.MIRROR and not facts.shown and mirror.row().state is State.BROKEN_OFF:
+        raise Refused(
+            "the destination is not writable",
+            where=str(mirror.destination),
+            why=f"its writable volume is missing: nothing is at {facts.view}",
+            hint=f"Move it back. If it is lost, 'mirrord break {mirror.name}' makes another one "
+            "from the newest snapshot.",
+        )
 
 
 def turned(mirror: Mirror) -> Result:
