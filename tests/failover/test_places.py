@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from mirrord.core.errors import Refused
 from mirrord.drivers.block.volume import Volume
 from mirrord.system.paths import Paths
 from tests.contract.lab_block import SIZE_BYTES
+from tests.failover.test_interrupted import stopped_at
 from tests.support import btrfs
 from tests.support.verbs import Service
 from tests.support.world import NAME
@@ -116,3 +118,25 @@ def test_each_reason_has_a_message_and_nothing_is_made(
         disks.service.update(NAME)
         disks.detach()
         disks.attach(disks.image)
+
+
+@pytest.mark.parametrize("kind", ["btrfs", "block"])
+@pytest.mark.parametrize("label", ["ENGINE:SWITCH:CONFIRMED", "CATALOGUE:TRANSFER:BEGIN"])
+def test_an_interrupted_restore_does_not_continue_below_a_mount_point(
+    disks: Disks, kind: str, label: str
+) -> None:
+    """The host was started again, and the new disk is not mounted yet."""
+    with btrfs.folders() as (_here, there):
+        source = disks.create(kind, there / "copy")
+        disks.detach()
+        disks.attach(disks.spare)
+        restore = partial(disks.service.restore_all, NAME, snapshot=None, yes=True)
+        stopped_at(label, restore)
+        disks.detach()
+        for verb in (partial(disks.service.update, NAME), restore):
+            with pytest.raises(Refused, match="file system of the source is not mounted"):
+                verb()
+        assert os.listdir(disks.mount) == [], "nothing was made below the mount point"
+        disks.attach(disks.spare)
+        disks.service.update(NAME)
+        assert source.exists()
