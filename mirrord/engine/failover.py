@@ -5,7 +5,6 @@ No data is overwritten: the losing side of a resync is kept as a `diverged` snap
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import NamedTuple
@@ -15,12 +14,10 @@ from mirrord.config.together import check_together
 from mirrord.core import names
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import Diverged, MirrordError, Refused
-from mirrord.core.model import Divergence, OpenWriter, Role, Snapshot, VolumeFacts
+from mirrord.core.model import Divergence, OpenWriter, Role, Snapshot
 from mirrord.core.relationship import Intent
 from mirrord.core.results import Document, Result
 from mirrord.core.states import Activity, Already, State, Verb
-from mirrord.core.text import escaped
-from mirrord.core.units import counted, format_size
 from mirrord.drivers.contract import Driver, clones_of
 from mirrord.drivers.refusals import nothing_shown
 from mirrord.engine import (
@@ -46,19 +43,25 @@ from mirrord.engine.mirror import (
     tolerated,
 )
 from mirrord.engine.parts import Ends
+from mirrord.engine.planlines import (
+    loss_lines,
+    nested_lines,
+    newer_lines,
+    replaced_lines,
+    writer_lines,
+)
 from mirrord.engine.recovery import Recovered
 from mirrord.engine.update import update_held
 from mirrord.system import clock, steps
 from mirrord.system.waiting import LOOK_S
-
-_FILES_SHOWN = 20
 
 
 class FailbackPlan(NamedTuple):
     """What a resync, reverse or restore is going to do, to be confirmed.
 
     loser: the end that is rolled back to `base`; lost: what it has beyond that (None: nothing).
-    writers: processes that have files of it open for writing.
+    writers: processes that have files of it open for writing. newer: names of snapshots that the
+    source does not have, newer than `base`.
     """
 
     verb: Verb
@@ -67,6 +70,7 @@ class FailbackPlan(NamedTuple):
     lost: Divergence | None
     lines: tuple[str, ...]
     writers: tuple[OpenWriter, ...] = ()
+    newer: tuple[str, ...] = ()
 
     def data(self) -> Document:
         """As `--json` prints it."""
@@ -78,7 +82,7 @@ class FailbackPlan(NamedTuple):
             "lost_bytes": lost.changed_bytes if lost else 0,
             "lost_changes": lost.total_changes if lost else 0,
             "lost_files": [change.path for change in lost.changes or ()] if lost else [],
-            "newer_snapshots": list(lost.newer_snapshots) if lost else [],
+            "newer_snapshots": list(lost.newer_snapshots if lost else self.newer),
             "writers": [writer._asdict() for writer in self.writers],
             "plan": list(self.lines),
         }
@@ -284,7 +288,8 @@ def begin_failback(
 def _plan_resync(mirror: Mirror) -> FailbackPlan:
     facts = mirror.destination.facts()
     check_destination(facts, mirror)
-    common = _common(mirror, mirror.source.snapshots(), mirror.destination.snapshots())
+    here, there = mirror.source.snapshots(), mirror.destination.snapshots()
+    common = _common(mirror, here, there)
     where = str(mirror.destination)
     live = facts.role is Role.LIVE
     if live and facts.fixed:
@@ -297,22 +302,18 @@ def _plan_resync(mirror: Mirror) -> FailbackPlan:
         )
     lost = mirror.destination.divergence(common.guid) if live else None
     writers = tuple(mirror.destination.writers()) if live else ()
+    newer = plan.only_there(here, there, common)
     lines = [
         f"resync '{mirror.name}': {mirror.source} is kept unchanged and overwrites {where}.",
-        *_replaced_lines(mirror, common),
+        *replaced_lines(here, common),
         f"1. The destination is rolled back to {common.name}, the newest common snapshot.",
         *loss_lines(lost),
+        *newer_lines(mirror.name, newer),
         *writer_lines(writers),
         "2. What changed at the source since then is transferred.",
     ]
-    return FailbackPlan(Verb.RESYNC, common, where, lost, tuple(lines), writers)
-
-
-def _replaced_lines(mirror: Mirror, common: Snapshot) -> list[str]:
-    why = plan.unrelated_reason(mirror.source.snapshots(), {common.guid})
-    if not why:
-        return []
-    return [f"   Note: the source was replaced by another volume ({why}), which is mirrored."]
+    names_newer = tuple(one.name for one in newer)
+    return FailbackPlan(Verb.RESYNC, common, where, lost, tuple(lines), writers, names_newer)
 
 
 def reverse(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
@@ -327,6 +328,7 @@ def reverse(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
         if recovered.finished == Verb.REVERSE.value:
             return turned(mirror)  # repeating the command must not reverse it a second time
         mirror.permit(Verb.REVERSE)
+        _refuse_without_live(mirror)
         planned = mirror.row().state is State.MIRRORED
         if yes:  # the new source is of one moment
             half_switched.put_back(mirror, mirror.destination, strict=True)
@@ -350,6 +352,21 @@ def reverse(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
             begin_failback(mirror, failback, mirror.source, arguments)
             finished = carry_out(mirror)
         return _then_update(finished, failback)
+
+
+def _refuse_without_live(mirror: Mirror) -> None:
+    """`Refused` when the mirror is broken off, but its writable volume was moved away or deleted:
+    an older snapshot would become the source.
+    """
+    facts = mirror.destination.facts()
+    if facts.role is Role.MIRROR and not facts.shown and mirror.row().state is State.BROKEN_OFF:
+        raise Refused(
+            "the destination is not writable",
+            where=str(mirror.destination),
+            why=f"its writable volume is missing: nothing is at {facts.view}",
+            hint=f"Move it back. If it is lost, 'mirrord break {mirror.name}' makes another one "
+            "from the newest snapshot.",
+        )
 
 
 def turned(mirror: Mirror) -> Result:
@@ -440,36 +457,6 @@ def _common(mirror: Mirror, ours: list[Snapshot], theirs: list[Snapshot]) -> Sna
             "destination; this removes neither volume.",
         )
     return common
-
-
-def nested_lines(facts: VolumeFacts) -> list[str]:
-    """Notes on a volume that is about to be set aside."""
-    lines = [f"   Note: {note}" for note in facts.notes]
-    if lines:
-        lines.append("   Nested subvolumes are moved with the losing side.")
-    return lines
-
-
-def writer_lines(writers: Sequence[OpenWriter]) -> list[str]:
-    """Warnings about processes that write to a volume that is about to be set aside."""
-    return [f"   Warning: {failover_steps.described(one)} open for writing." for one in writers]
-
-
-def loss_lines(lost: Divergence | None) -> list[str]:
-    """What a rollback loses, to be read before it is confirmed."""
-    if lost is None:
-        return []
-    if not (lost.changed_bytes or lost.total_changes):
-        return ["   Nothing is lost: it has no changes of its own."]
-    word, end = ("block", ".") if lost.changes is None else ("change", ":")
-    count = counted(lost.total_changes, word)
-    lines = [f"   It loses {count} of its own ({format_size(lost.changed_bytes)}){end}"]
-    shown = (lost.changes or ())[:_FILES_SHOWN]
-    lines += [f"     {change.change:9} {escaped(change.path)}" for change in shown]
-    if lost.changes is not None and lost.total_changes > len(shown):
-        lines.append(f"     … and {lost.total_changes - len(shown)} more")
-    lines.append("   This is kept as a `diverged` snapshot.")
-    return lines
 
 
 def _then_update(finished: Finished, failback: FailbackPlan) -> Result:

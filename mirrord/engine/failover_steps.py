@@ -19,7 +19,7 @@ from mirrord.core.sets import is_complete, is_part_of
 from mirrord.core.states import Activity, State, Verb
 from mirrord.drivers.contract import Driver
 from mirrord.drivers.refusals import snapshot_missing
-from mirrord.engine import pinning, relation
+from mirrord.engine import pinning, places, plan, relation
 from mirrord.engine.mirror import Mirror
 from mirrord.engine.ship import legs, ship
 from mirrord.system import clock
@@ -223,16 +223,18 @@ def _restore(mirror: Mirror, operation: Operation) -> Finished:
         _begin_epoch(mirror, operation, Intent.MIRRORED)
         if phase == "begun":
             if base is None:
-                mirror.source.prepare(mirror.id, in_place=True)
-                stack.enter_context(mirror.source_locked())  # nothing could be locked before
+                stack.enter_context(_create_source(mirror))
             else:
                 kept = mirror.source.rollback(base, mirror_id=mirror.id, keep_as=arguments.name)
             mirror.catalogue.advance(mirror.id, "prepared", kept=kept)
             phase = "prepared"
+        elif set(mirror.source.roles()) == {Role.ABSENT}:  # it was lost since
+            stack.enter_context(_create_source(mirror))
+            base, phase = None, "prepared"
         if phase == "prepared":
             if base != guid:
-                _transfer_back(mirror, guid, base, arguments.name)
-            mirror.catalogue.advance(mirror.id, "transferred")
+                kept = _transfer_back(mirror, guid, base, arguments.name) or kept
+            mirror.catalogue.advance(mirror.id, "transferred", kept=kept)
         if Role.MIRROR in mirror.source.roles():  # (a crash came between two members)
             mirror.source.promote(guid)
         mirror.catalogue.end(
@@ -244,7 +246,17 @@ def _restore(mirror: Mirror, operation: Operation) -> Finished:
         return Finished(mirror, arguments.chosen, kept, lines)
 
 
-def _transfer_back(mirror: Mirror, guid: str, base: str | None, name: str) -> None:
+def _create_source(mirror: Mirror) -> AbstractContextManager[None]:
+    """Create a lost source, empty; returns its lock, as nothing could be locked before. `Refused`
+    when its file system is not mounted.
+    """
+    places.check_mounted(mirror, new_disk=True)
+    mirror.source.prepare(mirror.id, in_place=True)
+    return mirror.source_locked()
+
+
+def _transfer_back(mirror: Mirror, guid: str, base: str | None, name: str) -> str | None:
+    """Returns the name under which what was written to the source in the meantime is kept."""
     here = {snapshot.guid for snapshot in mirror.source.snapshots()}
     there = {snapshot.guid: snapshot for snapshot in mirror.destination.snapshots()}
     if guid not in there:
@@ -257,8 +269,12 @@ def _transfer_back(mirror: Mirror, guid: str, base: str | None, name: str) -> No
         _drop_incomplete(mirror, guid, base, name)
     transfer_id = transfer_id or os.urandom(8).hex()
     if guid in here:
-        mirror.source.rollback(guid, mirror_id=mirror.id, keep_as=name)
-        return
+        return mirror.source.rollback(guid, mirror_id=mirror.id, keep_as=name)
+    kept = None
+    if base is None:
+        base = _base_of_returned(mirror, guid)
+    if Role.LIVE in mirror.source.roles():
+        kept = mirror.source.rollback(base or "", mirror_id=mirror.id, keep_as=name)
     snapshot = there[guid]
     back = [way._replace(sender=way.receiver, receiver=way.sender) for way in mirror.routes()]
     found = legs(back, base, snapshot, held=mirror.source.held(snapshot.name))
@@ -270,6 +286,23 @@ def _transfer_back(mirror: Mirror, guid: str, base: str | None, name: str) -> No
     outcome = ship(found, transfer_id, run=mirror.run, watcher=mirror.watcher)
     mirror.source.commit(transfer_id, show=True)
     mirror.catalogue.finish_transfer(transfer_id, "done", **outcome.columns())
+    return kept
+
+
+def _base_of_returned(mirror: Mirror, guid: str) -> str | None:
+    """The newest common snapshot up to the one to restore: a lost source has them again when its
+    disk, or an older copy of it, has returned in the meantime.
+    """
+    here, there = mirror.source.snapshots(), mirror.destination.snapshots()
+    common = plan.newest_complete_set(here, there, not_after=guid)
+    if common is None and Role.LIVE in mirror.source.roles():
+        raise Refused(
+            "the restore cannot be finished",
+            where=str(mirror.source),
+            why="a live volume that has no snapshot in common with the destination is there now",
+            hint=f"Rename it; or give the restore up: 'mirrord abort {mirror.name} --hard'.",
+        )
+    return common.guid if common else None
 
 
 def _drop_incomplete(mirror: Mirror, guid: str, base: str | None, name: str) -> None:

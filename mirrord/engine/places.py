@@ -9,8 +9,8 @@ import shlex
 from collections.abc import Collection
 from pathlib import Path
 
-from mirrord.core.errors import MIRROR, Refused
-from mirrord.core.model import Endpoint, VolumeFacts
+from mirrord.core.errors import MIRROR, Refused, Unreachable
+from mirrord.core.model import Endpoint, Role, VolumeFacts
 from mirrord.engine.mirror import Mirror
 
 _FSTAB = Path("/etc/fstab")
@@ -38,6 +38,27 @@ def check_mounted(mirror: Mirror, *, new_disk: bool = False) -> None:
         known = mirror.catalogue.place(mirror.id, str(pair.source))
         if not (new_disk and known is not None and known[0] == facts.mount):
             _check_mounted(mirror, pair.source, facts, str(driver))
+
+
+def check_destination_mounted(mirror: Mirror) -> None:
+    """`Unreachable` when a destination is missing because its file system is not mounted: what it
+    has received is there.
+    """
+    for pair, driver in zip(mirror.definition.pairs, mirror.destination.drivers, strict=True):
+        facts = driver.facts()
+        if facts.role is not Role.ABSENT or not facts.mount:
+            continue
+        known = mirror.catalogue.place(mirror.id, str(pair.destination))
+        paths = {facts.location, facts.view}
+        mount = known[0] if known else "" if pair.destination.host else _fstab_mount(paths)
+        if mount and _is_below(paths, mount) and not _is_below((facts.mount,), mount):
+            raise Unreachable(
+                "the file system of the destination is not mounted",
+                where=str(driver),
+                why=f"{mount} is not a mount point: the path is on the file system at "
+                f"{facts.mount}",
+                hint=f"Mount it: mount {shlex.quote(mount)}.",
+            )
 
 
 def _check_mounted(mirror: Mirror, endpoint: Endpoint, facts: VolumeFacts, where: str) -> None:

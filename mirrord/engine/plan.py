@@ -156,15 +156,37 @@ def _unusable(label: str, end: str) -> str:
 def _hint(name: str, source: Sequence[Snapshot], destination: Sequence[Snapshot]) -> str:
     older = newest_complete_set(source, destination)
     if older is not None:
+        newer = only_there(source, destination, older)
+        instead = (
+            f" If the source was returned to an earlier state by mistake: 'mirrord restore {name} "
+            f"--all --snapshot {newer[-1].name}' returns it to what the destination has."
+            if newer
+            else ""
+        )
         return (
             f"'mirrord resync {name}' continues incrementally from {older.name}, the newest "
-            "snapshot that both ends still have."
+            f"snapshot that both ends still have.{instead}"
         )
     return check_source_path(source) + (
         "The ends have no common snapshot any more: a full transfer is required. Run "
         f"'mirrord break {name}' and 'mirrord delete {name}', then create the mirror again with "
         "another destination; the old one is kept until you remove it."
     )
+
+
+def only_there(
+    source: Sequence[Snapshot], destination: Sequence[Snapshot], common: Snapshot
+) -> list[Snapshot]:
+    """The usable reference snapshots of the destination that are newer than the newest common one:
+    the source may have been returned to an earlier state, and no longer have their content.
+    """
+    ours = {one.guid for one in source}
+    there = [one.guid for one in destination]
+    return [
+        one
+        for one in destination[there.index(common.guid) + 1 :]
+        if usable(one) and one.kind is SnapshotKind.REFERENCE and one.guid not in ours
+    ]
 
 
 def check_source_path(source: Sequence[Snapshot]) -> str:

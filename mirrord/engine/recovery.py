@@ -44,7 +44,7 @@ from mirrord.core.sets import is_complete
 from mirrord.core.states import LIVE_VERBS, Activity, State, Verb
 from mirrord.core.units import format_size
 from mirrord.drivers.contract import Capability, Driver
-from mirrord.engine import failover_steps, pinning, plan, relation, stillpaused
+from mirrord.engine import failover_steps, pinning, places, plan, relation, stillpaused
 from mirrord.engine.direction import Turned
 from mirrord.engine.members import Members
 from mirrord.engine.mirror import Mirror, one_line
@@ -348,6 +348,7 @@ def end_owners(mirror: Mirror) -> None:
 def _settle_transfer(
     mirror: Mirror, operation: Operation, error: BaseException | None, *, without_source: bool
 ) -> Recovered:
+    places.check_destination_mounted(mirror)
     arguments = operation.arguments
     transfer_id, guid, show = arguments.transfer, arguments.guid, arguments.show
     staging = _staging(mirror, transfer_id)

@@ -32,11 +32,9 @@ from mirrord.engine.failover import (
     FailbackPlan,
     begin_failback,
     carry_out,
-    loss_lines,
-    nested_lines,
-    writer_lines,
 )
 from mirrord.engine.mirror import Mirror, pick_snapshot
+from mirrord.engine.planlines import loss_lines, nested_lines, writer_lines
 from mirrord.system import command, steps
 
 _NAME_BYTES_MAX = 255
@@ -303,9 +301,8 @@ def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[FailbackPlan, str | None]:
             hint=f"Restore single files; or rename {facts.view} (a mount point must be mounted "
             "elsewhere for that) and run the same command again: it is then created again.",
         )
-    common = plan.newest_complete_set(
-        mirror.source.snapshots(), mirror.destination.snapshots(), not_after=chosen.guid
-    )
+    here, there = mirror.source.snapshots(), mirror.destination.snapshots()
+    common = plan.newest_complete_set(here, there, not_after=chosen.guid)
     if common is None:
         _refuse_partly_lost(mirror)
     # (An interrupted restore may have prepared the location without receiving anything.)
@@ -317,10 +314,12 @@ def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[FailbackPlan, str | None]:
         base = common.guid if common else None
         return FailbackPlan(Verb.RESTORE, chosen, where, None, (line,)), base
     if common is None:
+        newer = plan.newest_complete_set(here, there)
+        instead = f", or restore {newer.name} or a newer one" if newer else ""
         raise Refused(
-            "source and destination have no snapshot in common",
+            f"source and destination have no common snapshot up to {chosen.name}",
             where=where,
-            hint="Rename the source volume; restore then creates it again.",
+            hint=f"Rename the source volume (restore then creates it again){instead}.",
         )
     if common.guid == chosen.guid:
         _check_whole(mirror, chosen)

@@ -51,7 +51,11 @@ def look(mirror: Mirror, row: MirrorRow, facts: VolumeFacts | None, trouble: str
     if row.state is not State.MIRRORED:
         # A promoted destination is changed independently; it began as what it showed last.
         gone = row.state is State.BROKEN_OFF and facts.role is Role.ABSENT
-        return Shown("", row.confirmed_ns, (absent,) if absent and gone else full)
+        faults = (absent,) if absent and gone else full
+        if row.state is State.BROKEN_OFF and facts.role is Role.MIRROR and not facts.shown:
+            missing = f"its writable volume is missing: nothing is at {facts.view}"
+            faults = (_fault(f"the destination {mirror.destination} is broken off, but {missing}"),)
+        return Shown("", row.confirmed_ns, faults)
     if absent is not None:
         return Shown("", 0, (absent,))
     if facts.role is Role.LIVE:

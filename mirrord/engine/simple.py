@@ -7,6 +7,7 @@ from contextlib import nullcontext, suppress
 
 from mirrord.catalogue.store import Operation
 from mirrord.core.errors import (
+    Fenced,
     LinkLost,
     MirrordError,
     NotFound,
@@ -377,7 +378,12 @@ def choose_source(mirror: Mirror, ends: Mapping[str, direction.End]) -> Result:
 def delete_diverged(mirror: Mirror, wanted: str) -> Result:
     """Delete the losing side of a resync, once nothing of it is needed any more."""
     with mirror.hold(Verb.ABORT):
-        recovery.recover(mirror)
+        try:
+            recovery.recover(mirror)
+        except (Undecided, Fenced):
+            raise
+        except Refused:
+            pass  # a restore may need the blocks of this snapshot
         for driver in (mirror.destination, mirror.source):
             for snapshot in driver.snapshots():
                 if wanted not in (snapshot.name, snapshot.guid):

@@ -59,6 +59,7 @@ def initialize(mirror: Mirror) -> Result:
         mirror.permit(Verb.INITIALIZE)
         mirror.catalogue.add_mirror(mirror.id, State.UNINITIALIZED)
         _check_source(mirror)
+        places.check_destination_mounted(mirror)
         prepared = mirror.destination.facts().role is Role.MIRROR
         mirror.destination.prepare(mirror.id)
         if not prepared:

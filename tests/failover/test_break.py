@@ -398,3 +398,20 @@ def test_blocks_that_were_freed_before_an_update_are_not_missing(blocks: BlockMi
     os.truncate(blocks.data, whole)
     result = blocks.service.break_off(NAME)
     assert "has been truncated" not in result.text
+
+
+def test_a_writable_volume_that_was_moved_away_is_missed_and_not_reversed_without(
+    mirror: Mirror,
+) -> None:
+    """A volume that begins as an older snapshot does not become the source without a word."""
+    mirror.service.break_off(NAME)
+    (mirror.view / "file").write_text("work")
+    aside = mirror.view.rename(mirror.view.with_name("aside"))
+    [problem] = mirror.service.status(NAME)[0].problems
+    assert f"writable volume is missing: nothing is at {mirror.view}" in problem
+    with pytest.raises(Refused, match="writable volume is missing") as caught:
+        mirror.service.reverse(NAME, yes=True)
+    assert f"mirrord break {NAME}" in caught.value.hint
+    aside.rename(mirror.view)
+    mirror.service.reverse(NAME, yes=True)
+    assert mirror.source.is_symlink() and (mirror.source / "file").read_text() == "work"

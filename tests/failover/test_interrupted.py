@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from mirrord.core.errors import Diverged, MirrordError, Undecided
+from mirrord.core.errors import Diverged, MirrordError, Refused, Undecided
 from mirrord.core.model import Role, SnapshotKind
 from mirrord.drivers.contract import Driver
 from mirrord.system import steps
 from tests.failover.volumes import lose, replace
 from tests.support.places import driver_at
 from tests.support.service import until
+from tests.support.snapshots import delete_by_force
 from tests.support.world import NAME, World
 
 CONFIRMED = "ENGINE:SWITCH:CONFIRMED"
@@ -24,6 +26,13 @@ class Crash(BaseException):
 
 
 def crash_at(world: World, label: str, work: Callable[[], object]) -> None:
+    stopped_at(label, work)
+    world.again()
+
+
+def stopped_at(label: str, work: Callable[[], object]) -> None:
+    """Work that a crash ends at a step."""
+
     def observer(seen: str) -> None:
         if seen == label:
             raise Crash(label)
@@ -34,7 +43,6 @@ def crash_at(world: World, label: str, work: Callable[[], object]) -> None:
             work()
     finally:
         steps.observe(None)
-    world.again()
 
 
 def end(world: World, which: str) -> Driver:
@@ -316,6 +324,55 @@ def test_a_lost_source_whose_restore_was_interrupted(world: World) -> None:
     assert world.in_step()
 
 
+@pytest.mark.parametrize("older", [False, True])
+def test_a_lost_source_that_returns_during_its_restore_is_kept_and_named(
+    world: World, older: bool
+) -> None:
+    """Its disk is mounted again, with what was written after the last update; or an older copy of
+    it, which does not have the snapshot that is restored.
+    """
+    world.initialized(keep_source=3)
+    source = world.lab.source()
+    if older:
+        world.lab.change(source, 3)
+        world.service.update(NAME)
+        delete_by_force(source, source.snapshots()[-1].guid)
+    content = world.view_content()
+    place = Path(source.location)
+    both = [one for one in (place, place.parent / ".mirrord" / place.name) if one.exists()]
+
+    def move(was: str, now: str) -> None:
+        for one in both:
+            one.with_name(one.name + was).rename(one.with_name(one.name + now))
+
+    world.lab.change(source, 1)
+    newer = world.source_content()
+    move("", "-away")
+    restore = begin_restore(world)[1]
+    crash_at(world, "CATALOGUE:TRANSFER:BEGIN", restore)
+    for one in both:
+        if one.exists():
+            one.rename(one.with_name(one.name + "-begun"))
+    move("-away", "")
+    with pytest.raises(Undecided):
+        restore()
+    if older and source.kind == "block":  # whose blocks have fixed places
+        with pytest.raises(Refused, match="blocks that are in use") as caught:
+            world.service.resume_operation(NAME, yes=True)
+        assert "delete it" in caught.value.hint
+        [name] = [one.name for one in source.snapshots() if one.kind is SnapshotKind.DIVERGED]
+        world.service.delete_diverged(NAME, name)
+        restore()
+        assert world.source_content() == content
+        return
+    done = world.service.resume_operation(NAME, yes=True)
+    assert world.source_content() == content
+    [name] = [one.name for one in source.snapshots() if one.kind is SnapshotKind.DIVERGED]
+    assert kept(world, source) == [newer]
+    assert name in done.text
+    assert done.data["kept_as"] == name
+
+
 @pytest.mark.on_machine
 def test_the_source_dies_during_its_restore_and_the_destination_is_needed(world: World) -> None:
     world.initialized()
@@ -332,6 +389,26 @@ def test_the_source_dies_during_its_restore_and_the_destination_is_needed(world:
     assert end(world, "destination").facts().role is Role.LIVE
     world.service.restore_all(NAME, snapshot=None, yes=True)
     assert world.source_content() == content
+
+
+@pytest.mark.parametrize(
+    "label",
+    ["CATALOGUE:TRANSFER:BEGIN", "CATALOGUE:OPERATION:TRANSFERRED", "CATALOGUE:OPERATION:END"],
+)
+def test_a_source_that_is_lost_again_during_its_restore_is_created_again(
+    world: World, label: str
+) -> None:
+    world.initialized()
+    content = world.view_content()
+    restore = begin_restore(world)[1]
+    lose(world.lab, world.lab.source())
+    crash_at(world, label, restore)
+    lose(world.lab, world.lab.source())
+    restore()
+    assert world.source_content() == content
+    world.lab.change(world.lab.source(), 1)
+    world.service.update(NAME)
+    assert world.in_step()
 
 
 @pytest.mark.on_machine

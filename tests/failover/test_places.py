@@ -7,14 +7,16 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from mirrord.core.errors import Refused
+from mirrord.core.errors import Refused, Unreachable
 from mirrord.drivers.block.volume import Volume
 from mirrord.system.paths import Paths
 from tests.contract.lab_block import SIZE_BYTES
+from tests.failover.test_interrupted import stopped_at
 from tests.support import btrfs
 from tests.support.verbs import Service
 from tests.support.world import NAME
@@ -116,3 +118,49 @@ def test_each_reason_has_a_message_and_nothing_is_made(
         disks.service.update(NAME)
         disks.detach()
         disks.attach(disks.image)
+
+
+@pytest.mark.parametrize("kind", ["btrfs", "block"])
+@pytest.mark.parametrize("label", ["ENGINE:SWITCH:CONFIRMED", "CATALOGUE:TRANSFER:BEGIN"])
+def test_an_interrupted_restore_does_not_continue_below_a_mount_point(
+    disks: Disks, kind: str, label: str
+) -> None:
+    """The host was started again, and the new disk is not mounted yet."""
+    with btrfs.folders() as (_here, there):
+        source = disks.create(kind, there / "copy")
+        disks.detach()
+        disks.attach(disks.spare)
+        restore = partial(disks.service.restore_all, NAME, snapshot=None, yes=True)
+        stopped_at(label, restore)
+        disks.detach()
+        for verb in (partial(disks.service.update, NAME), restore):
+            with pytest.raises(Refused, match="file system of the source is not mounted"):
+                verb()
+        assert os.listdir(disks.mount) == [], "nothing was made below the mount point"
+        disks.attach(disks.spare)
+        disks.service.update(NAME)
+        assert source.exists()
+
+
+@pytest.mark.parametrize("kind", ["btrfs", "block"])
+def test_what_a_destination_has_received_is_kept_while_it_is_not_mounted(
+    disks: Disks, kind: str
+) -> None:
+    """The host was started again, and the destination is mounted late."""
+    with btrfs.folders() as (_here, there):
+        source = there / "source"
+        if kind == "btrfs":
+            (btrfs.make_subvolume(source) / "file").write_text("data")
+        else:
+            Volume.create(source, SIZE_BYTES).close()
+        disks.service.create(NAME, f"{kind}:{source}", f"{kind}:{disks.mount / 'copy'}")
+        committing = {"btrfs": "BTRFS:COMMIT:MOVE", "block": "BLOCK:COMMIT:ROOT:WRITE"}[kind]
+        for label in ("CATALOGUE:TRANSFER:BEGIN", committing):
+            stopped_at(label, partial(disks.service.initialize, NAME))
+            disks.detach()
+            with pytest.raises(Unreachable, match="file system of the destination is not mounted"):
+                disks.service.initialize(NAME)
+            assert os.listdir(disks.mount) == [], "nothing was made below the mount point"
+            disks.attach(disks.image)
+        result = disks.service.initialize(NAME)
+        assert "an interrupted transfer was complete" in result.text

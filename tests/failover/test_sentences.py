@@ -95,12 +95,16 @@ TESTS: dict[str, list[tuple[str, str]]] = {
     ],
     "R2": [
         (_STOPPED, "test_a_lost_source_whose_restore_was_interrupted"),
+        (_STOPPED, "test_a_source_that_is_lost_again_during_its_restore_is_created_again"),
         ("tests/integration/test_restore.py", "test_restore_all_creates_a_lost_source_again"),
     ],
     "R3": [
         (_STOPPED, "test_the_source_dies_during_its_restore_and_the_destination_is_needed"),
     ],
-    "R4": [(_PLACES, "test_each_reason_has_a_message_and_nothing_is_made")],
+    "R4": [
+        (_PLACES, "test_each_reason_has_a_message_and_nothing_is_made"),
+        (_PLACES, "test_an_interrupted_restore_does_not_continue_below_a_mount_point"),
+    ],
     "P1": [
         (_SWITCHES, "test_no_acknowledged_line_is_lost"),
         (_CYCLE, "test_reverse_of_a_working_mirror_carries_the_last_changes_first"),

@@ -160,6 +160,36 @@ def test_resync_goes_on_when_the_base_was_deleted_at_the_source(world: World) ->
     assert world.in_step()
 
 
+def test_a_source_that_was_returned_to_an_earlier_state_can_be_brought_forward(
+    world: World,
+) -> None:
+    """Only the destination has what was written since: error and plan say so, and name the way."""
+    world.initialized(keep_source=3, keep_destination=5)
+    for number in (1, 2):
+        world.lab.change(world.lab.source(), number)
+        world.service.update(NAME)
+    wanted, source = world.view_content(), world.lab.source()
+    earlier, *newer = source.snapshots()
+    source.rollback(earlier.guid, mirror_id="f" * 32, keep_as="diverged")
+    source.promote(earlier.guid)
+    for one in source.snapshots():
+        if one.guid != earlier.guid:
+            delete_by_force(source, one.guid)
+    with pytest.raises(Diverged) as caught:
+        world.again().update(NAME)
+    way = f"mirrord restore {NAME} --all --snapshot {newer[-1].name}"
+    assert way in caught.value.hint
+    plan = world.service.resync(NAME, yes=False)
+    assert way in plan.text
+    assert plan.data["newer_snapshots"] == [one.name for one in newer]
+    done = world.service.restore_all(NAME, snapshot=newer[-1].name, yes=True)
+    assert done.status == "done"
+    assert world.source_content() == wanted
+    world.service.update(NAME)
+    assert world.in_step()
+    assert way not in world.service.resync(NAME, yes=False).text
+
+
 def test_without_any_common_snapshot_nothing_is_sent_silently(world: World) -> None:
     world.initialized()
     source = world.lab.source()

@@ -215,3 +215,22 @@ def test_a_mounted_source_cannot_be_reversed_and_nothing_is_changed(
     finally:
         world.service.close()
         subprocess.run(["umount", mount], check=True)
+
+
+def test_a_snapshot_older_than_all_common_ones_needs_a_renamed_source(tmp_path: Path) -> None:
+    """The message does not deny the common snapshots that are newer."""
+    with btrfs.folders() as (here, there):
+        lab = BtrfsLab(here, there)
+        world = World(lab, tmp_path / "home").initialized(keep_source=1)
+        content, home = world.view_content(), Path(lab.source().location)
+        first = lab.destination().facts().shown
+        lab.change(lab.source(), 1)
+        world.service.update(NAME)
+        base = lab.source().snapshots()[-1].name
+        with pytest.raises(Refused, match="no common snapshot up to") as caught:
+            world.service.restore_all(NAME, snapshot=first, yes=True)
+        assert base in caught.value.hint
+        home.rename(home.with_name("renamed"))
+        world.service.restore_all(NAME, snapshot=first, yes=True)
+        assert world.source_content() == content
+        world.close()
