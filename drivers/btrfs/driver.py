@@ -345,7 +345,6 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
         place = self._mirror_place()
         repair.settle(place)
         done = staging.commit(place, transfer_id, show=show, where=str(self))
-        staging.remove_spools(place)
         reserve.keep(place)
         failover.tidy(place, self._parts())
         return done

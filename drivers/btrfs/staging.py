@@ -59,14 +59,6 @@ def discard_all(place: Layout) -> None:
         remove_staging(folder)
     for kept in checkpoints.held(place).values():
         checkpoints.remove("BTRFS:FORGET:CHECKPOINT", kept.path)
-    remove_spools(place)
-
-
-def remove_spools(place: Layout) -> None:
-    """Remove the streams that earlier versions kept."""
-    folder = place.store / "spool"
-    if folder.is_dir():
-        files.remove_folder("BTRFS:DISCARD:SPOOL", folder)
 
 
 def stagings(place: Layout) -> list[Staging]:
