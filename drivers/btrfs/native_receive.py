@@ -46,7 +46,6 @@ class NativeReceiver(ProgramReceiver):
         self._program = receive_program()
         self._data_unusable = False
         self._checkpoints = checkpoints.path_of(place, request.transfer_id, where)
-        self._received_bytes = 0
         super().__init__(place, request, base_here, where)
 
     def _begin(self) -> None:
@@ -139,9 +138,6 @@ class NativeReceiver(ProgramReceiver):
         staged.complete(place, request, None, self._wrapper, self._where, lock)
         self._complete = True
         checkpoints.remove("BTRFS:CHECKPOINT:REMOVE", self._checkpoints)
-
-    def _taken_bytes(self) -> int:
-        return self._received_bytes
 
     def close(self) -> None:
         """See `Receiver.close`: the program takes a checkpoint of all that was written."""

@@ -42,6 +42,8 @@ class ProgramReceiver(Receiver):
         self._errors: IO[bytes] | None = None
         self._writing = self._receive_lock = -1
         self._complete = False
+        #: Of the stream.
+        self._received_bytes = 0
         self._folder = place.staging / layout.component(request.transfer_id, where)
         self._wrapper = self._folder / staging.wrapper_name(place, request.snapshot, where)
         try:
@@ -100,16 +102,12 @@ class ProgramReceiver(Receiver):
             request.base,
             request.snapshot,
             complete=True,
-            received_bytes=self._taken_bytes(),
+            received_bytes=self._received_bytes,
         )
 
     @abc.abstractmethod
     def _finish(self) -> None:
         """Wait for the program, and verify what it made."""
-
-    @abc.abstractmethod
-    def _taken_bytes(self) -> int:
-        """Of the stream."""
 
     def _wait_for_end(self) -> int:
         """The program's status after the end of the stream."""
