@@ -152,9 +152,8 @@ def commit(place: Layout, transfer_id: str, *, show: bool, where: str) -> Snapsh
     each one step. After a crash between them the link still shows the old snapshot, and repeating
     the commit finishes it.
     """
-    folder = place.staging / layout.component(transfer_id, where)
-    record = layout.read_record(folder)
-    wrapper = _staged_in(folder, record) if record is not None else None
+    wrapper = staged_wrapper(place, transfer_id, where)
+    folder = place.staging / transfer_id
     if wrapper is not None:
         target = place.snapshots / wrapper.name
         # If it exists, the same snapshot was received before, by another transfer.
