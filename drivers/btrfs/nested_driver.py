@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Sequence
 from typing import ClassVar
 
 from mirrord.core.errors import CheckpointUseless, Diverged, Unsupported
 from mirrord.core.model import (
-    BlockStates,
     Changes,
     Delta,
     Divergence,
@@ -171,12 +169,11 @@ class NestedDriver(BtrfsDriver):
                 ]
             encoded = self._version() > 1
             found.append(walk.delta(older, newer, live=live, states=states, encoded=encoded))
-        size = os.statvfs(place.store)
         return Delta(
             base,
             incremental,
             walk.BLOCK_BYTES,
-            _sum(found, size.f_blocks * size.f_frsize) if states else None,
+            walk.block_states(place.store, *_sums(found)) if states else None,
             sum(one.added_bytes for one in found),
             sum(one.send_bytes for one in found),
             all(one.exact for one in found),
@@ -321,10 +318,8 @@ class NestedDriver(BtrfsDriver):
         return False
 
 
-def _sum(every: list[Delta], total: int) -> BlockStates:
-    counts = [one.states for one in every if one.states is not None]
-    unchanged, deleted, added = (
-        sum(getattr(one, field) for one in counts) for field in ("unchanged", "deleted", "added")
-    )
-    unused = max(0, total // walk.BLOCK_BYTES - unchanged - deleted - added)
-    return BlockStates(unused, unchanged, deleted, added)
+def _sums(every: list[Delta]) -> tuple[int, int, int]:
+    """(unchanged, deleted, added) blocks."""
+    counts = [one.states[1:] for one in every if one.states is not None]
+    unchanged, deleted, added = map(sum, zip(*counts, strict=True))
+    return unchanged, deleted, added
