@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mirrord.core.errors import Damaged
-from mirrord.core.model import Snapshot, SnapshotKind, Staging
+from mirrord.core.model import UNKNOWN_SNAPSHOT, Snapshot, SnapshotKind, Staging
 from mirrord.drivers import refusals
 from mirrord.drivers.btrfs import checkpoints, layout, store, subvolume
 from mirrord.drivers.btrfs.layout import Layout, Record
@@ -98,11 +98,10 @@ def _staged(place: Layout) -> Iterator[Staging]:
             complete = moved is not None
         if record is None and not folder.is_dir():
             continue  # another process has just removed it
-        nothing = Snapshot("", "", SnapshotKind.REFERENCE, 0, 0, intact=False)
         yield Staging(
             folder.name,
             record.base if record else None,
-            record.snapshot if record else nothing,
+            record.snapshot if record else UNKNOWN_SNAPSHOT,
             complete=complete,
         )
 
