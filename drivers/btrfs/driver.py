@@ -78,10 +78,10 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
         known: Known | None = None,
         *,
         stream_version: int | None = None,
-        receiver: Callable[[], str] = lambda: receivers.DEFAULT,
+        receiver: Callable[[], str] | None = None,
     ) -> None:
         super().__init__(location)
-        self._receiver = receiver
+        self._receiver = receiver or (lambda: receivers.DEFAULT)
         self._known = known or Known()
         self._stream_version = stream_version
         self._layout: Layout | None = None
