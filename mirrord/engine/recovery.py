@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from mirrord.catalogue.store import Confirmed, Operation
+from mirrord.catalogue.store import Confirmed, Operation, TransferBegin
 from mirrord.core import names
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import (
@@ -39,7 +39,7 @@ from mirrord.core.errors import (
     Undecided,
     Unreachable,
 )
-from mirrord.core.model import Role, Snapshot, SnapshotKind, Staging
+from mirrord.core.model import Role, SnapshotKind, Staging
 from mirrord.core.sets import is_complete
 from mirrord.core.states import LIVE_VERBS, Activity, State, Verb
 from mirrord.core.units import format_size
@@ -56,17 +56,6 @@ _NO_EPOCH = 2**63
 _INTERRUPTED = "interrupted: the process ended before the transfer was complete"
 
 
-class Pending(NamedTuple):
-    """An interrupted transfer that can be resumed from its checkpoint."""
-
-    transfer_id: str
-    snapshot: Snapshot
-    base: str | None
-    sequence: int
-    show: bool
-    name: str
-
-
 class Recovered(NamedTuple):
     """What recovery found and did.
 
@@ -75,7 +64,7 @@ class Recovered(NamedTuple):
     """
 
     finished: str = ""
-    pending: Pending | None = None
+    pending: TransferBegin | None = None
 
 
 def is_switch(operation: Operation) -> bool:
@@ -312,10 +301,14 @@ def _thaw(mirror: Mirror, where: Driver) -> None:
         )
 
 
-def drop(mirror: Mirror, pending: Pending) -> None:
-    """Give up a transfer that could be resumed, with its checkpoint and its snapshot."""
+def drop(mirror: Mirror, pending: TransferBegin | None) -> None:
+    """Give up a transfer that could be resumed, if there is one, with its checkpoint and its
+    snapshot.
+    """
+    if pending is None:
+        return
     operation = failover_steps.begun(mirror)
-    mirror.destination.discard(pending.transfer_id)
+    mirror.destination.discard(pending.id)
     _take_back(mirror, pending.snapshot.name)
     gone = [pending.snapshot.guid] if _drop_snapshot(mirror, operation) else []
     mirror.catalogue.end(mirror.id, gone=gone)
@@ -405,7 +398,7 @@ def _is_expired(mirror: Mirror, operation: Operation) -> bool:
     return clock.now_ns() - kept_ns > mirror.definition.checkpoint_days * _DAY_NS
 
 
-def _expire(mirror: Mirror, pending: Pending, staging: Staging) -> None:
+def _expire(mirror: Mirror, pending: TransferBegin, staging: Staging) -> None:
     """Discard an old checkpoint: it takes space, and a new update is larger anyway."""
     drop(mirror, pending)
     mirror.catalogue.add_event(
@@ -432,7 +425,10 @@ def _staging(mirror: Mirror, transfer_id: str) -> Staging | None:
     return None
 
 
-def _pending(mirror: Mirror, operation: Operation, staging: Staging | None) -> Pending | None:
+def _pending(mirror: Mirror, operation: Operation, staging: Staging | None) -> TransferBegin | None:
+    """The interrupted transfer, when it can be resumed from its checkpoint. (The catalogue keeps
+    why it is a full one.)
+    """
     resumable = Capability.RESUME in mirror.destination.capabilities
     if staging is None or not (staging.complete or (staging.checkpoint and resumable)):
         return None
@@ -449,13 +445,15 @@ def _pending(mirror: Mirror, operation: Operation, staging: Staging | None) -> P
     snapshot = here.get(arguments.guid)
     if snapshot is None or (base is not None and base not in here):
         return None  # users may delete their own snapshots: then the update is planned again
-    return Pending(
-        transfer_id=staging.transfer_id,
-        snapshot=snapshot,
-        base=base,
-        sequence=arguments.sequence,
-        show=arguments.show,
-        name=arguments.name,
+    return TransferBegin(
+        staging.transfer_id,
+        operation.verb,
+        base,
+        "",
+        snapshot,
+        arguments.sequence,
+        arguments.show,
+        str(mirror.source),
     )
 
 
