@@ -92,12 +92,11 @@ def aborted(
     source: Sequence[Snapshot],
     destination: Sequence[Snapshot],
     mirror_id: str,
-    known: Collection[str],
     base: Snapshot | None,
 ) -> list[Snapshot]:
     """The mirror's sets at the source that an aborted cycle has left there, because a host could
-    not be reached. known: the names of sets that were to be transferred. Without a base only those
-    that lack a member's snapshot: the others may be all that is left.
+    not be reached; or sets that were to be transferred, which the catalogue knows. Without a base
+    only those that lack a member's snapshot: the others may be all that is left.
     """
     guids = [one.guid for one in source]
     there = {one.name for one in destination}
@@ -107,7 +106,6 @@ def aborted(
         for one in source[first or 0 :]
         if one.kind is SnapshotKind.REFERENCE
         and sequence_of(one.name, mirror_id)
-        and one.name not in known
         and one.name not in there
         and not one.pinned
         and not one.aside

@@ -205,7 +205,7 @@ def drop_aborted(
     """Delete sets of the source that an earlier cycle could not delete when it was aborted; returns
     what the source has then.
     """
-    gone = plan.aborted(here, there, mirror.id, (), base)
+    gone = plan.aborted(here, there, mirror.id, base)
     if not gone:  # most often, and without asking the catalogue
         return here
     known = {name for name, _, _ in mirror.catalogue.snapshots(mirror.id).values()}
