@@ -27,7 +27,7 @@ from mirrord.core.verification import (
     VerifyRequest,
 )
 from mirrord.drivers.pins import VERIFYING, Pins
-from mirrord.drivers.verification import Verification, repair_unsupported
+from mirrord.drivers.verification import Verification
 from mirrord.system import clock, files, locks, steps
 from mirrord.system.explain import quota_exceeded, read_only
 from mirrord.system.native import SnapshotTree, VolumeTree, tree_blocks, tree_children, tree_root
@@ -367,24 +367,6 @@ class StoredTrees(Verification):
     def verify_blocks(self, request: VerifyRequest, path: str, first: int, limit: int) -> bytes:
         """See `Verification.verify_blocks`."""
         return self._trees().blocks(request, path, first, limit)
-
-    # Repair, for the kinds that have none
-
-    def verify_read(self, guid: str, path: str, offset: int, length: int) -> bytes:
-        """See `Verification.verify_read`: only a repair needs it."""
-        raise repair_unsupported(str(self))
-
-    def repair_begin(self, guid: str) -> None:
-        """See `Verification.repair_begin`."""
-        raise repair_unsupported(str(self))
-
-    def repair_write(self, guid: str, path: str, offset: int, data: bytes) -> None:
-        """See `Verification.repair_write`."""
-        raise repair_unsupported(str(self))
-
-    def repair_finish(self, guid: str, root: str) -> None:
-        """See `Verification.repair_finish`."""
-        raise repair_unsupported(str(self))
 
 
 def _opened(
