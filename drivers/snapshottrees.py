@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol, Self
 
@@ -45,6 +46,10 @@ class Changed(NamedTuple):
 
     paths: list[bytes]
     ranges: Mapping[int, Sequence[tuple[int, int]]]
+
+
+#: The tree of a base, and the fields of `Changed`.
+_Base = tuple[str, list[bytes], Mapping[int, Sequence[tuple[int, int]]]]
 
 
 class Tree(Protocol):
@@ -203,15 +208,10 @@ class TreeStore:
                 mode = VerifyMode.FULL
             sample = (request.seed, request.parts) if mode is VerifyMode.SAMPLE else None
             out = str(self._file(request.guid, _PART))
-            rate = request.rate or None
-            tree: Tree | None
-            if subject.tree is not None:
-                tree = subject.tree(out)
-            else:
-                tree = _opened(subject.path, out, rate, sample, base)
-            if tree is None:
-                mode, why = VerifyMode.FULL, "the digests of the base are damaged"
-                tree = SnapshotTree(subject.path, out, rate=rate)
+            make = subject.tree or partial(
+                SnapshotTree, subject.path, rate=request.rate or None, sample=sample, base=base
+            )
+            tree = make(out)
             return _Run(request, tree, mode, why, lock, subject)
         except BaseException:
             subject.close()
@@ -236,9 +236,7 @@ class TreeStore:
             stack.pop_all()
             return descriptor
 
-    def _base(
-        self, request: VerifyRequest, subject: Subject
-    ) -> tuple[tuple[str, Changed] | None, str]:
+    def _base(self, request: VerifyRequest, subject: Subject) -> tuple[_Base | None, str]:
         """The base's tree with what changed since, or why everything is read."""
         if request.mode is not VerifyMode.CHANGED:
             return None, ""
@@ -253,7 +251,11 @@ class TreeStore:
             return None, f"what changed since the older snapshot is not known ({error})"
         if changed is None:
             return None, "the older snapshot no longer exists"
-        return (str(tree), changed), ""
+        try:
+            tree_root(str(tree))
+        except OSError:
+            return None, "the digests of the base are damaged"
+        return (str(tree), *changed), ""
 
     def _failure(self, error: OSError, path: str) -> MirrordError:
         if error.errno in (errno.ENOENT, errno.ESTALE):
@@ -367,22 +369,6 @@ class StoredTrees(Verification):
     def verify_blocks(self, request: VerifyRequest, path: str, first: int, limit: int) -> bytes:
         """See `Verification.verify_blocks`."""
         return self._trees().blocks(request, path, first, limit)
-
-
-def _opened(
-    path: str,
-    out: str,
-    rate: int | None,
-    sample: tuple[int, int] | None,
-    base: tuple[str, Changed] | None,
-) -> SnapshotTree | None:
-    """None: the base's tree is damaged."""
-    if base is not None:
-        try:
-            tree_root(base[0])
-        except OSError:
-            return None
-    return SnapshotTree(path, out, rate=rate, sample=sample, base=base and (base[0], *base[1]))
 
 
 def _progress(run: _Run) -> VerifyProgress:
