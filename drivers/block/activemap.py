@@ -202,7 +202,7 @@ def runs_of(segment: int, chunk: int, bits: int) -> list[Run]:
 
 
 def merged(runs: Iterable[Run]) -> Iterator[Run]:
-    """Merge adjacent runs of an ascending sequence."""
+    """Merge runs of which each begins where the one before it ends."""
     first, count = 0, 0
     for address, length in runs:
         if count and address == first + count:
