@@ -28,6 +28,8 @@ class Joint(Driver):
         self.drivers = tuple(drivers)
         self.names = tuple(names) or ("",) * len(self.drivers)
         self._labels = [f"{name}: " if name else "" for name in self.names]
+        #: Before the paths of files.
+        self._folders = [f"{name}/" if name else "" for name in self.names]
         self._others = self.drivers[1:]
         #: The names of snapshots seen so far, by the number of the member and the identity.
         self._seen: dict[tuple[int, str], str] = {}
