@@ -9,7 +9,6 @@ import errno
 import os
 
 from mirrord.core.errors import (
-    CheckpointUseless,
     InvariantError,
     MirrordError,
     TransferFailed,
@@ -181,12 +180,7 @@ def explain(kind: str, why: str, where: str, base_guid: str | None) -> MirrordEr
             hint="Use a newer kernel; in a container, allow CAP_SYS_ADMIN.",
         )
     if kind == "checkpoint":
-        return CheckpointUseless(
-            "the transfer cannot be resumed where it was interrupted",
-            where=where,
-            why=why,
-            hint="Run the same command again: it starts from the beginning.",
-        )
+        return useless(where, why)
     return TransferFailed(
         "the destination could not apply the stream",
         where=where,
