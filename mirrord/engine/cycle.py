@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from functools import partial
 
 from mirrord.catalogue.store import Catalogue, Confirmed, TransferBegin
 from mirrord.core import names
@@ -68,9 +67,13 @@ def prepare(
     A rebuilt catalogue may count from an older number, so a name may be in use: then the next one
     is tried.
     """
+    moment_ns = clock.now_ns()
     for _ in range(_NAME_TRIES):
-        name = partial(names.snapshot_name, mirror_id, clock.now_ns())
-        arguments = catalogue.begin(mirror_id, verb.value, name=name)
+        arguments = catalogue.begin(
+            mirror_id,
+            verb.value,
+            name=lambda sequence: names.snapshot_name(mirror_id, moment_ns, sequence),
+        )
         snapshot = take(arguments.name)
         if snapshot.guid not in there:
             return snapshot, arguments.sequence

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from mirrord.core import names
 from mirrord.core.errors import NotFound
 from mirrord.core.model import Delta, Snapshot
@@ -67,8 +65,12 @@ def _next_base(mirror: Mirror, here: list[Snapshot]) -> Snapshot | None:
 
 
 def _delta_to_now(mirror: Mirror, base: Snapshot | None, *, states: bool, files: bool) -> Delta:
-    name = partial(names.snapshot_name, mirror.id, clock.now_ns())
-    arguments = mirror.catalogue.begin(mirror.id, "delta", name=name)
+    moment_ns = clock.now_ns()
+    arguments = mirror.catalogue.begin(
+        mirror.id,
+        "delta",
+        name=lambda sequence: names.snapshot_name(mirror.id, moment_ns, sequence),
+    )
     try:
         snapshot = mirror.take_snapshot(arguments.name, alone=True)
         return mirror.source.delta(

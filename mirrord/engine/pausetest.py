@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from mirrord.core import names
 from mirrord.core.errors import Refused
 from mirrord.core.pause import PauseReport
@@ -38,8 +36,12 @@ def test(mirror: Mirror, *, count: int) -> PauseTest:
 
 
 def _once(mirror: Mirror) -> PauseReport:
-    name = partial(names.snapshot_name, mirror.id, clock.now_ns())
-    arguments = mirror.catalogue.begin(mirror.id, VERB, name=name)
+    moment_ns = clock.now_ns()
+    arguments = mirror.catalogue.begin(
+        mirror.id,
+        VERB,
+        name=lambda sequence: names.snapshot_name(mirror.id, moment_ns, sequence),
+    )
     try:
         taken = pausing.take(mirror, arguments.name)
         return mirror.source.pauses[taken.guid]
