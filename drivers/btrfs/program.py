@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING
 
 from mirrord.core.model import ReceiveRequest, Staging
 from mirrord.drivers.btrfs import layout, staging
-from mirrord.drivers.btrfs.alone import receive_lock
+from mirrord.drivers.btrfs.alone import locked
 from mirrord.drivers.btrfs.ioctl import guarded
 from mirrord.drivers.btrfs.layout import Layout, Record
 from mirrord.drivers.btrfs.store import SnapshotEntry
@@ -47,7 +47,7 @@ class ProgramReceiver(Receiver):
         self._folder = place.staging / layout.component(request.transfer_id, where)
         self._wrapper = self._folder / staging.wrapper_name(place, request.snapshot, where)
         try:
-            self._receive_lock = receive_lock(place, where)
+            self._receive_lock = locked(place.staging, where)
             staging.remove_staging(self._folder)
             self._begin()
         except BaseException as error:
