@@ -40,8 +40,6 @@ class Joint(Driver):
         #: Of sets that were taken here while applications were paused.
         self.pauses: dict[str, PauseReport] = {}
         self.kind = self.drivers[0].kind
-        self._fence = self.drivers[0].fence
-        self._waiting = self.drivers[0].waiting
         super().__init__(", ".join(driver.location for driver in self.drivers))
 
     def __str__(self) -> str:
@@ -52,22 +50,20 @@ class Joint(Driver):
     @property
     def waiting(self) -> Waiting:
         """How each of them waits."""
-        return self._waiting
+        return self.drivers[0].waiting
 
     @waiting.setter
     def waiting(self, waiting: Waiting) -> None:
-        self._waiting = waiting
         for driver in self.drivers:
             driver.waiting = waiting
 
     @property
     def fence(self) -> Fence | None:
         """The fence of each."""
-        return self._fence
+        return self.drivers[0].fence
 
     @fence.setter
     def fence(self, fence: Fence | None) -> None:
-        self._fence = fence
         for driver in self.drivers:
             driver.fence = fence
 
