@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
 from mirrord.core.errors import Busy, Damaged, IoFailed, MirrordError, NoSpace, NotFound
 from mirrord.core.verification import (
@@ -52,27 +52,15 @@ class Changed(NamedTuple):
 _Base = tuple[str, list[bytes], Mapping[int, Sequence[tuple[int, int]]]]
 
 
-class Tree(Protocol):
-    """Computes a tree in steps, and writes it to a file."""
-
-    @property
-    def root(self) -> tuple[bytes, bool] | None:
-        """The root's node, and whether anything is unreadable; None until it is done."""
-
-    @property
-    def counts(self) -> tuple[int, int, int, int, int]:
-        """Files, blocks, blocks read, bytes read, unreadable."""
-
-    def step(self, seconds: float) -> bool:
-        """Work for about that long; whether it is done."""
-
-
 class VolumeTrees(abc.ABC):
-    """Computes the tree of a volume that is one piece of `size` bytes, block by block: a `Tree`."""
+    """Computes the tree of a volume that is one piece of `size` bytes, block by block, as
+    `SnapshotTree` does that of a folder.
+    """
 
     _tree: VolumeTree
 
     def __init__(self, request: VerifyRequest, size: int) -> None:
+        #: The root's node, and whether anything is unreadable; None until it is done.
         self.root: tuple[bytes, bool] | None = None
         self._request, self._size = request, size
         self._seen = self._read_blocks = self._read_bytes = self._unreadable = 0
@@ -87,11 +75,11 @@ class VolumeTrees(abc.ABC):
 
     @property
     def counts(self) -> tuple[int, int, int, int, int]:
-        """See `Tree.counts`."""
+        """Files, blocks, blocks read, bytes read, unreadable."""
         return 1, self._seen, self._read_blocks, self._read_bytes, self._unreadable
 
     def step(self, seconds: float) -> bool:
-        """See `Tree.step`."""
+        """Work for about that long; whether it is done."""
         until_s = clock.monotonic_s() + seconds
         while self.root is None:
             now_s = clock.monotonic_s()
@@ -126,14 +114,14 @@ class Subject(NamedTuple):
     guid: str
     path: str
     changed: Callable[[], Changed | None] = lambda: None
-    tree: Callable[[str], Tree] | None = None
+    tree: Callable[[str], VolumeTrees] | None = None
     parts: int = 1
     close: Callable[[], None] = lambda: None
 
 
 class _Run(NamedTuple):
     request: VerifyRequest
-    tree: Tree
+    tree: SnapshotTree | VolumeTrees
     mode: VerifyMode
     why: str
     lock: int
