@@ -60,7 +60,7 @@ def prune(mirror: Mirror, here: list[Snapshot], there: list[Snapshot], *, shown:
     base = {shown: "it is the base of the next update"}
     others = _bases_of_others(mirror)
     doubts: list[str] = []
-    try:
+    with mirror.failure_noted("pruning failed"):
         ends = [
             look(
                 mirror,
@@ -93,8 +93,6 @@ def prune(mirror: Mirror, here: list[Snapshot], there: list[Snapshot], *, shown:
         left |= {s.guid for s in (*here, *there) if s.kind is not SnapshotKind.REFERENCE}
         mine = mirror.catalogue.snapshots(mirror.id)
         mirror.catalogue.remove_snapshots(mirror.id, [guid for guid in mine if guid not in left])
-    except (MirrordError, OSError) as error:
-        mirror.catalogue.add_event(mirror.id, "warning", f"pruning failed: {error}")
     return "; ".join(doubts)
 
 
@@ -212,7 +210,7 @@ def drop_aborted(
     gone = [one for one in gone if one.name not in known]
     if not gone:
         return here
-    try:
+    with mirror.failure_noted("the snapshots of an aborted set were not deleted"):
         with mirror.source_locked():
             guids = [one.guid for one in gone]
             shared = mirror.catalogue.others(mirror.id, str(mirror.source), guids)
@@ -221,14 +219,11 @@ def drop_aborted(
                 return here
             in_use = _delete_at(mirror, mirror.source, gone, ())
             gone = [one for one in gone if one.guid not in in_use]
-    except (MirrordError, OSError) as error:
-        text = f"the snapshots of an aborted set were not deleted: {one_line(error)}"
-        mirror.catalogue.add_event(mirror.id, "warning", text)
-        return here
-    names = ", ".join(one.name for one in gone)
-    text = f"the snapshots of an aborted set were deleted: {names}"
-    mirror.catalogue.add_event(mirror.id, "info", text)
-    return [one for one in here if one not in gone]
+        names = ", ".join(one.name for one in gone)
+        text = f"the snapshots of an aborted set were deleted: {names}"
+        mirror.catalogue.add_event(mirror.id, "info", text)
+        return [one for one in here if one not in gone]
+    return here
 
 
 def _delete_at_source(

@@ -243,7 +243,8 @@ def _give_up(mirror: Mirror, operation: Operation) -> None:
             return
         if verb is not Verb.RESTORE:
             state = State.BROKEN_OFF
-    _thaw(mirror, where)
+    with mirror.failure_noted(f"{where} could not be thawed"):
+        where.thaw()
     mirror.catalogue.end(
         mirror.id,
         state=state,
@@ -275,7 +276,7 @@ def _settle_last_update(mirror: Mirror, operation: Operation) -> Confirmed | Non
     for staging in mirror.destination.stagings():
         mirror.destination.discard(staging.transfer_id)
     sequence = operation.arguments.sequence
-    try:
+    with mirror.failure_noted("a snapshot was not deleted at the source"):
         there = {snapshot.guid: snapshot for snapshot in mirror.destination.snapshots()}
         last = there.get(mirror.destination.facts().shown or "")
         if last is not None and names.sequence_of(last.name, mirror.id) == sequence:
@@ -285,20 +286,7 @@ def _settle_last_update(mirror: Mirror, operation: Operation) -> Confirmed | Non
             if mine and snapshot.kind is SnapshotKind.REFERENCE and snapshot.guid not in there:
                 with mirror.source_locked():
                     mirror.source.delete_snapshot(snapshot.guid)
-    except (MirrordError, OSError) as error:
-        mirror.catalogue.add_event(
-            mirror.id, "warning", f"a snapshot was not deleted at the source: {one_line(error)}"
-        )
     return None
-
-
-def _thaw(mirror: Mirror, where: Driver) -> None:
-    try:
-        where.thaw()
-    except (MirrordError, OSError) as error:
-        mirror.catalogue.add_event(
-            mirror.id, "warning", f"{where} could not be thawed: {one_line(error)}"
-        )
 
 
 def drop(mirror: Mirror, pending: TransferBegin | None) -> None:
@@ -323,11 +311,8 @@ def _take_back(mirror: Mirror, name: str) -> None:
     complete = [one.guid for one in listed if plan.usable(one)]
     if not ahead or mirror.destination.append_only or Role.LIVE in mirror.destination.roles():
         return
-    try:
+    with mirror.failure_noted(f"incomplete set {name} was not deleted at the destination"):
         mirror.destination.go_back(ahead[0], complete[-1] if complete else None, mirror.id, name)
-    except (MirrordError, OSError) as error:
-        text = f"incomplete set {name} was not deleted at the destination: {one_line(error)}"
-        mirror.catalogue.add_event(mirror.id, "warning", text)
 
 
 def end_owners(mirror: Mirror) -> None:
@@ -466,7 +451,7 @@ def _drop_snapshot(mirror: Mirror, operation: Operation) -> bool:
     A source that cannot be reached keeps its snapshot, which is recorded as an event.
     """
     name, left = operation.arguments.name, False
-    try:
+    with mirror.failure_noted(f"the snapshot {name} was not deleted at the source"):
         there = {snapshot.guid for snapshot in mirror.destination.snapshots()}
         for snapshot in mirror.source.snapshots():
             if snapshot.name == name and snapshot.guid not in there:
@@ -475,11 +460,5 @@ def _drop_snapshot(mirror: Mirror, operation: Operation) -> bool:
                         mirror.source.delete_snapshot(snapshot.guid)
             elif snapshot.guid == operation.arguments.guid and snapshot.guid not in there:
                 left = pinning.is_left_to(mirror, snapshot)
-    except (MirrordError, OSError) as error:
-        mirror.catalogue.add_event(
-            mirror.id,
-            "warning",
-            f"the snapshot {name} was not deleted at the source: {one_line(error)}",
-        )
-        return False
-    return not left
+        return not left
+    return False
