@@ -67,10 +67,7 @@ def held(place: Layout) -> dict[str, Kept]:
     """The existing checkpoints, by transfer. Waits for the last one of a program whose mirrord
     process was killed.
     """
-    try:
-        names = sorted(os.listdir(place.checkpoints))
-    except FileNotFoundError:
-        return {}
+    names = files.names_in(place.checkpoints)
 
     def is_owned() -> bool:
         return all(_is_owned(place.checkpoints / name) for name in names)

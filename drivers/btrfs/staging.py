@@ -83,12 +83,8 @@ def stagings(place: Layout) -> list[Staging]:
 
 
 def _staged(place: Layout) -> Iterator[Staging]:
-    try:
-        folders = sorted(place.staging.iterdir())
-    except FileNotFoundError:
-        return
-    for folder in folders:
-        record = None
+    for name in files.names_in(place.staging):
+        folder, record = place.staging / name, None
         with contextlib.suppress(Damaged):
             record = layout.read_record(folder)
         complete = record is not None and _staged_in(folder, record) is not None
@@ -108,10 +104,8 @@ def _staged(place: Layout) -> Iterator[Staging]:
 
 def _staged_in(folder: Path, record: Record) -> Path | None:
     """The folder of the announced snapshot; None unless it is complete, and as it was then."""
-    try:
-        wrappers = [one for one in folder.iterdir() if one.is_dir()]
-    except FileNotFoundError:  # another process has just removed or committed it
-        return None
+    # (Another process may just remove or commit it.)
+    wrappers = [folder / name for name in files.names_in(folder) if (folder / name).is_dir()]
     if not record.complete or len(wrappers) != 1:
         return None
     try:
