@@ -124,12 +124,11 @@ def find_base(
     """
     here = {snapshot.guid: snapshot for snapshot in source}
     there = {snapshot.guid: snapshot for snapshot in destination}
-    hint = _hint(name, source, destination)
+    common = newest_complete_set(source, destination)
+    newest = here[common.guid] if common is not None else None
+    hint = _hint(name, source, common)
     if shown is None:
-        common = newest_complete_set(source, destination)
-        if common is None:
-            return Conflict("no snapshot of the destination exists at the source", hint)
-        return here[common.guid]
+        return newest or Conflict("no snapshot of the destination exists at the source", hint)
     if shown not in there:
         return Conflict("the snapshot that the destination shows was deleted there", hint)
     label = there[shown].name
@@ -140,10 +139,7 @@ def find_base(
     if not here[shown].intact:
         return Conflict(_unusable(label, "source"), hint)
     if here[shown].aside:
-        common = newest_complete_set(source, destination)
-        if common is None:
-            return Conflict(f"the source was rolled back to before the base {label}", hint)
-        return here[common.guid]
+        return newest or Conflict(f"the source was rolled back to before the base {label}", hint)
     return here[shown]
 
 
@@ -151,11 +147,10 @@ def _unusable(label: str, end: str) -> str:
     return f"the base {label} was made writable or changed at the {end}, or its record is damaged"
 
 
-def _hint(name: str, source: Sequence[Snapshot], destination: Sequence[Snapshot]) -> str:
-    older = newest_complete_set(source, destination)
-    if older is not None:
+def _hint(name: str, source: Sequence[Snapshot], common: Snapshot | None) -> str:
+    if common is not None:
         return (
-            f"'mirrord resync {name}' continues incrementally from {older.name}, the newest "
+            f"'mirrord resync {name}' continues incrementally from {common.name}, the newest "
             "snapshot that both ends still have."
         )
     return check_source_path(source) + (
