@@ -68,6 +68,7 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
     #: Whether nested subvolumes are a part of the volume (nested_driver.py).
     nested: ClassVar[bool] = False
     _delete: Callable[[Layout, SnapshotEntry, str], None] = staticmethod(store.delete)
+    _commit: Callable[..., Snapshot] = staticmethod(staging.commit)
     capabilities: ClassVar[Capability] = Capability.FILES | Capability.RESUME
     capabilities |= Capability.COPY | Capability.SHOW_LATER | Capability.POOL | Capability.VERIFY
     capabilities |= Capability.REPAIR | Capability.VERIFY_RECEIVED
@@ -344,7 +345,7 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
         """See `Driver.commit`."""
         place = self._mirror_place()
         repair.settle(place)
-        done = staging.commit(place, transfer_id, show=show, where=str(self))
+        done = self._commit(place, transfer_id, show=show, where=str(self))
         reserve.keep(place)
         failover.tidy(place, self._parts())
         return done

@@ -33,7 +33,6 @@ from mirrord.core.model import (
 from mirrord.drivers import refusals
 from mirrord.drivers.btrfs import (
     assemble,
-    failover,
     layout,
     nested,
     nested_live,
@@ -63,6 +62,7 @@ class NestedDriver(BtrfsDriver):
     kind: ClassVar[str] = "btrfs-tree"
     nested: ClassVar[bool] = True
     _delete = staticmethod(assemble.delete_snapshot)
+    _commit = staticmethod(nested_receive.commit)
     capabilities: ClassVar[Capability] = Capability.FILES | Capability.RESUME
     capabilities |= Capability.SHOW_LATER
 
@@ -240,15 +240,6 @@ class NestedDriver(BtrfsDriver):
     def stagings(self) -> list[Staging]:
         """See `Driver.stagings`."""
         return nested_receive.stagings(self._place())
-
-    @guarded
-    def commit(self, transfer_id: str, *, show: bool) -> Snapshot:
-        """See `Driver.commit`."""
-        place = self._mirror_place()
-        done = nested_receive.commit(place, transfer_id, show=show, where=str(self))
-        reserve.keep(place)
-        failover.tidy(place, self._parts())
-        return done
 
     @guarded
     def discard(self, transfer_id: str) -> None:
