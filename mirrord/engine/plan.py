@@ -95,8 +95,8 @@ def aborted(
     base: Snapshot | None,
 ) -> list[Snapshot]:
     """The mirror's sets at the source that an aborted cycle has left there, because a host could
-    not be reached; or sets that were to be transferred, which the catalogue knows. Without a base
-    only those that lack a member's snapshot: the others may be all that is left.
+    not be reached; among them may be some that were to be transferred, which the catalogue knows.
+    Without a base only those that lack a member's snapshot: the others may be all that is left.
     """
     guids = [one.guid for one in source]
     there = {one.name for one in destination}

@@ -99,7 +99,9 @@ def update_held(
             mirror.destination.discard(staging.transfer_id)
     first = verb is Verb.INITIALIZE
     base = _base(mirror, here, there, shown, first=first)
-    none = "first transfer" if first else "the destination has no complete snapshot to update from"
+    full_reason = (
+        "first transfer" if first else "the destination has no complete snapshot to update from"
+    )
     if base is not None and not replaced:
         check_descent(mirror, here, {one.guid for one in there})
     here = prune.drop_aborted(mirror, here, there, base)
@@ -126,7 +128,7 @@ def update_held(
                     os.urandom(8).hex(),
                     verb.value,
                     step.base,
-                    "" if step.base else none,
+                    "" if step.base else full_reason,
                     step.snapshot,
                     sequence,
                     step.show,
