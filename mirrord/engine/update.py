@@ -97,11 +97,7 @@ def update_held(
         # Stagings of an unknown transfer: the catalogue was lost, or is an older one.
         for staging in mirror.destination.stagings():
             mirror.destination.discard(staging.transfer_id)
-    first = verb is Verb.INITIALIZE
-    base = _base(mirror, here, there, shown, first=first)
-    full_reason = (
-        "first transfer" if first else "the destination has no complete snapshot to update from"
-    )
+    base = _base(mirror, here, there, shown, first=verb is Verb.INITIALIZE)
     if base is not None and not replaced:
         check_descent(mirror, here, {one.guid for one in there})
     here = prune.drop_aborted(mirror, here, there, base)
@@ -124,19 +120,7 @@ def update_held(
     try:
         with hooks.around(mirror, "transfer", snapshot=incremental.name) as hook_facts:
             for step in steps:
-                begun = TransferBegin(
-                    os.urandom(8).hex(),
-                    verb.value,
-                    step.base,
-                    "" if step.base else full_reason,
-                    step.snapshot,
-                    sequence,
-                    step.show,
-                    str(mirror.source),
-                    mirror.source.spread_ms(step.snapshot.guid),
-                    mirror.source.pauses.get(step.snapshot.guid),
-                )
-                _cycle(mirror, begun, total)
+                _cycle(mirror, _begun(mirror, verb, step, sequence), total)
             hook_facts["bytes"] = str(total.stream_bytes)
     except (NotFound, Diverged) as error:
         better = _vanished(mirror, own) or error
@@ -151,6 +135,24 @@ def update_held(
             mirror, [*here, incremental], [*there, *sent], shown=incremental.guid
         )
     return _done(mirror, incremental, total, started_s)
+
+
+def _begun(mirror: Mirror, verb: Verb, step: plan.Step, sequence: int) -> TransferBegin:
+    full_reason = "the destination has no complete snapshot to update from"
+    if verb is Verb.INITIALIZE:
+        full_reason = "first transfer"
+    return TransferBegin(
+        os.urandom(8).hex(),
+        verb.value,
+        step.base,
+        "" if step.base else full_reason,
+        step.snapshot,
+        sequence,
+        step.show,
+        str(mirror.source),
+        mirror.source.spread_ms(step.snapshot.guid),
+        mirror.source.pauses.get(step.snapshot.guid),
+    )
 
 
 def check_descent(mirror: Mirror, here: list[Snapshot], common: set[str]) -> None:
