@@ -117,7 +117,8 @@ class Volume(abc.ABC):
 
     def __init__(self, location: str) -> None:
         self.location = location
-        self._locked = False
+        #: Whether this object holds the volume's lock.
+        self.locked = False
         #: The mirror for which the volume is changed, and the epoch of that decision; None: for
         #: none. Once the volume is in a later epoch, nothing is changed any more.
         self.fence: Fence | None = None
@@ -155,11 +156,6 @@ class Volume(abc.ABC):
         ext4), `PermissionMissing`, `Damaged`.
         """
 
-    @property
-    def locked(self) -> bool:
-        """Whether this object holds the volume's lock."""
-        return self._locked
-
     @contextmanager
     def lock(self, purpose: str) -> Iterator[None]:
         """Lock the volume for one mirror operation; `Busy` names the holder. Ends with the
@@ -167,15 +163,15 @@ class Volume(abc.ABC):
         methods work under it. Works on every role (an absent place can have a lock only after
         `prepare`: before that this locks nothing).
         """
-        if self._locked:
+        if self.locked:
             yield
             return
         with self._exclusive(purpose) as held:
-            self._locked = held
+            self.locked = held
             try:
                 yield
             finally:
-                self._locked = False
+                self.locked = False
 
     @abc.abstractmethod
     def _exclusive(self, purpose: str) -> AbstractContextManager[bool]:

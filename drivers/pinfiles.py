@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,10 +45,7 @@ def guids(folder: Path) -> set[str]:
 
 
 def _mirrors(folder: Path) -> list[str]:
-    try:
-        names = os.listdir(folder)
-    except FileNotFoundError:
-        return []
+    names = files.names_in(folder)
     wanted = (name for name in names if name.endswith(_SUFFIX) and not name.startswith("."))
     return [name.removesuffix(_SUFFIX) for name in wanted]
 

@@ -56,6 +56,13 @@ def base_missing(where: str, guid: str) -> MirrordError:
     )
 
 
+def demand_base(found: _Found | None, where: str, guid: str) -> _Found:
+    """What was found of the base; `Diverged` when the volume does not have it."""
+    if found is None:
+        raise base_missing(where, guid)
+    return found
+
+
 def snapshot_missing(where: str, guid: str) -> MirrordError:
     """The volume does not have a requested snapshot."""
     return NotFound("no such snapshot", where=where, why=f"no snapshot has the guid {guid}")

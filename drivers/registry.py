@@ -31,8 +31,6 @@ class Drivers:
             else:
                 from mirrord.drivers.btrfs.nested_driver import NestedDriver as Btrfs
 
-            if self.btrfs_receiver is None:
-                return Btrfs(endpoint.location, self._btrfs)
             return Btrfs(endpoint.location, self._btrfs, receiver=self.btrfs_receiver)
         if endpoint.kind == "zfs":
             from mirrord.drivers.zfs.driver import ZfsDriver

@@ -13,8 +13,9 @@ import fcntl
 import hashlib
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
 from mirrord.core.errors import Busy, Damaged, IoFailed, MirrordError, NoSpace, NotFound
 from mirrord.core.verification import (
@@ -27,7 +28,7 @@ from mirrord.core.verification import (
     VerifyRequest,
 )
 from mirrord.drivers.pins import VERIFYING, Pins
-from mirrord.drivers.verification import Verification, repair_unsupported
+from mirrord.drivers.verification import Verification
 from mirrord.system import clock, files, locks, steps
 from mirrord.system.explain import quota_exceeded, read_only
 from mirrord.system.native import SnapshotTree, VolumeTree, tree_blocks, tree_children, tree_root
@@ -47,27 +48,19 @@ class Changed(NamedTuple):
     ranges: Mapping[int, Sequence[tuple[int, int]]]
 
 
-class Tree(Protocol):
-    """Computes a tree in steps, and writes it to a file."""
-
-    @property
-    def root(self) -> tuple[bytes, bool] | None:
-        """The root's node, and whether anything is unreadable; None until it is done."""
-
-    @property
-    def counts(self) -> tuple[int, int, int, int, int]:
-        """Files, blocks, blocks read, bytes read, unreadable."""
-
-    def step(self, seconds: float) -> bool:
-        """Work for about that long; whether it is done."""
+#: The tree of a base, and the fields of `Changed`.
+_Base = tuple[str, list[bytes], Mapping[int, Sequence[tuple[int, int]]]]
 
 
 class VolumeTrees(abc.ABC):
-    """Computes the tree of a volume that is one piece of `size` bytes, block by block: a `Tree`."""
+    """Computes the tree of a volume that is one piece of `size` bytes, block by block, as
+    `SnapshotTree` does that of a folder.
+    """
 
     _tree: VolumeTree
 
     def __init__(self, request: VerifyRequest, size: int) -> None:
+        #: The root's node, and whether anything is unreadable; None until it is done.
         self.root: tuple[bytes, bool] | None = None
         self._request, self._size = request, size
         self._seen = self._read_blocks = self._read_bytes = self._unreadable = 0
@@ -82,11 +75,11 @@ class VolumeTrees(abc.ABC):
 
     @property
     def counts(self) -> tuple[int, int, int, int, int]:
-        """See `Tree.counts`."""
+        """Files, blocks, blocks read, bytes read, unreadable."""
         return 1, self._seen, self._read_blocks, self._read_bytes, self._unreadable
 
     def step(self, seconds: float) -> bool:
-        """See `Tree.step`."""
+        """Work for about that long; whether it is done."""
         until_s = clock.monotonic_s() + seconds
         while self.root is None:
             now_s = clock.monotonic_s()
@@ -121,14 +114,14 @@ class Subject(NamedTuple):
     guid: str
     path: str
     changed: Callable[[], Changed | None] = lambda: None
-    tree: Callable[[str], Tree] | None = None
+    tree: Callable[[str], VolumeTrees] | None = None
     parts: int = 1
     close: Callable[[], None] = lambda: None
 
 
 class _Run(NamedTuple):
     request: VerifyRequest
-    tree: Tree
+    tree: SnapshotTree | VolumeTrees
     mode: VerifyMode
     why: str
     lock: int
@@ -203,15 +196,10 @@ class TreeStore:
                 mode = VerifyMode.FULL
             sample = (request.seed, request.parts) if mode is VerifyMode.SAMPLE else None
             out = str(self._file(request.guid, _PART))
-            rate = request.rate or None
-            tree: Tree | None
-            if subject.tree is not None:
-                tree = subject.tree(out)
-            else:
-                tree = _opened(subject.path, out, rate, sample, base)
-            if tree is None:
-                mode, why = VerifyMode.FULL, "the digests of the base are damaged"
-                tree = SnapshotTree(subject.path, out, rate=rate)
+            make = subject.tree or partial(
+                SnapshotTree, subject.path, rate=request.rate or None, sample=sample, base=base
+            )
+            tree = make(out)
             return _Run(request, tree, mode, why, lock, subject)
         except BaseException:
             subject.close()
@@ -236,9 +224,7 @@ class TreeStore:
             stack.pop_all()
             return descriptor
 
-    def _base(
-        self, request: VerifyRequest, subject: Subject
-    ) -> tuple[tuple[str, Changed] | None, str]:
+    def _base(self, request: VerifyRequest, subject: Subject) -> tuple[_Base | None, str]:
         """The base's tree with what changed since, or why everything is read."""
         if request.mode is not VerifyMode.CHANGED:
             return None, ""
@@ -253,7 +239,11 @@ class TreeStore:
             return None, f"what changed since the older snapshot is not known ({error})"
         if changed is None:
             return None, "the older snapshot no longer exists"
-        return (str(tree), changed), ""
+        try:
+            tree_root(str(tree))
+        except OSError:
+            return None, "the digests of the base are damaged"
+        return (str(tree), *changed), ""
 
     def _failure(self, error: OSError, path: str) -> MirrordError:
         if error.errno in (errno.ENOENT, errno.ESTALE):
@@ -367,40 +357,6 @@ class StoredTrees(Verification):
     def verify_blocks(self, request: VerifyRequest, path: str, first: int, limit: int) -> bytes:
         """See `Verification.verify_blocks`."""
         return self._trees().blocks(request, path, first, limit)
-
-    # Repair, for the kinds that have none
-
-    def verify_read(self, guid: str, path: str, offset: int, length: int) -> bytes:
-        """See `Verification.verify_read`: only a repair needs it."""
-        raise repair_unsupported(str(self))
-
-    def repair_begin(self, guid: str) -> None:
-        """See `Verification.repair_begin`."""
-        raise repair_unsupported(str(self))
-
-    def repair_write(self, guid: str, path: str, offset: int, data: bytes) -> None:
-        """See `Verification.repair_write`."""
-        raise repair_unsupported(str(self))
-
-    def repair_finish(self, guid: str, root: str) -> None:
-        """See `Verification.repair_finish`."""
-        raise repair_unsupported(str(self))
-
-
-def _opened(
-    path: str,
-    out: str,
-    rate: int | None,
-    sample: tuple[int, int] | None,
-    base: tuple[str, Changed] | None,
-) -> SnapshotTree | None:
-    """None: the base's tree is damaged."""
-    if base is not None:
-        try:
-            tree_root(base[0])
-        except OSError:
-            return None
-    return SnapshotTree(path, out, rate=rate, sample=sample, base=base and (base[0], *base[1]))
 
 
 def _progress(run: _Run) -> VerifyProgress:

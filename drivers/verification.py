@@ -46,32 +46,34 @@ class Verification(Volume):
     ) -> bytes:
         """The digests, 32 bytes each, of at most `limit` blocks of a file."""
 
-    @abc.abstractmethod
-    def verify_read(self, guid: str, path: FileName, offset: int, length: int) -> bytes:
-        """A part of a file of a snapshot, at most `PIECE_BYTES`; shorter only at its end."""
-
     # Repair, of the snapshot that a destination shows; `Unsupported` for most kinds. Until
     # `repair_finish` nothing is different for anybody.
 
+    def verify_read(self, guid: str, path: FileName, offset: int, length: int) -> bytes:
+        """A part of a file of a snapshot, at most `PIECE_BYTES`; shorter only at its end. Only a
+        repair needs it.
+        """
+        raise repair_unsupported(str(self))
+
     @changing
-    @abc.abstractmethod
     def repair_begin(self, guid: str) -> None:
         """Prepare a copy of the snapshot; drops one that was not finished. `Refused`: the
         destination shows another one.
         """
+        raise repair_unsupported(str(self))
 
     @changing
-    @abc.abstractmethod
     def repair_write(self, guid: str, path: FileName, offset: int, data: bytes) -> None:
         """Write a part of a file of the copy, within its size; its metadata do not change."""
+        raise repair_unsupported(str(self))
 
     @changing
-    @abc.abstractmethod
     def repair_finish(self, guid: str, root: str) -> None:
         """Replace the snapshot by the copy, if the copy's tree has that root. Before, `verify_step`
         with FULL or CHANGED must have computed the tree of the damaged snapshot. Raises
         `TransferFailed` when the copy has another root: then nothing is different.
         """
+        raise repair_unsupported(str(self))
 
 
 def repair_unsupported(where: str) -> MirrordError:

@@ -39,16 +39,16 @@ class MapView:
 
     def __init__(self, store: BlockStore, root: Root) -> None:
         self.root = root
-        self._trees = {one.segment: RadixTree(store, one.root, one.height) for one in root.segments}
+        self.trees = {one.segment: RadixTree(store, one.root, one.height) for one in root.segments}
 
     def pointer(self, segment: int, chunk: int) -> tuple[int, int]:
         """The pointer to a map block: equal pointers mean equal bits."""
-        tree = self._trees.get(segment)
+        tree = self.trees.get(segment)
         return tree.pointer(0, chunk) if tree is not None else HOLE
 
     def bits(self, segment: int, chunk: int) -> int:
         """A map block as one integer; bit n is block `chunk * 32768 + n`."""
-        tree = self._trees.get(segment)
+        tree = self.trees.get(segment)
         block = tree.node(0, chunk) if tree is not None else None
         return int.from_bytes(block, "little") if block is not None else 0
 
@@ -100,24 +100,14 @@ def held_bits(views: Iterable[MapView], segment: int, chunk: int) -> int:
     return bits
 
 
-class LiveMap:
-    """The active map of the live image, with its changes in memory."""
+class LiveMap(MapView):
+    """The active map of the live image, with its changes in memory. root: what it began as."""
 
     def __init__(self, store: BlockStore, root: Root) -> None:
+        super().__init__(store, root)
         self._store = store
-        self.trees: dict[int, RadixTree] = {}
-        self.allocated: dict[int, int] = {}
-        self.high: dict[int, int] = {}
-        for one in root.segments:
-            self.trees[one.segment] = RadixTree(store, one.root, one.height)
-            self.allocated[one.segment] = one.allocated
-            self.high[one.segment] = one.high
-
-    def bits(self, segment: int, chunk: int) -> int:
-        """A map block as one integer, as of now."""
-        tree = self.trees.get(segment)
-        block = tree.node(0, chunk) if tree is not None else None
-        return int.from_bytes(block, "little") if block is not None else 0
+        self.allocated = {one.segment: one.allocated for one in root.segments}
+        self.high = {one.segment: one.high for one in root.segments}
 
     def set_run(self, address: int, count: int) -> None:
         """Mark free blocks as in use."""
@@ -196,22 +186,12 @@ def differing_chunks(
                 yield segment, chunk, before, after
 
 
-def added_bits(
-    store: BlockStore, base: Root | None, incremental: Root
-) -> Iterator[tuple[int, int, int]]:
-    """(segment, chunk, bits) of the blocks in use in `incremental` only, ascending."""
-    for segment, chunk, before, after in differing_chunks(store, base, incremental):
-        bits = _bits(store, after) & ~_bits(store, before)
-        if bits:
-            yield segment, chunk, bits
-
-
 def added_runs(store: BlockStore, base: Root | None, incremental: Root) -> Iterator[Run]:
     """The runs of blocks in use in `incremental` only, in ascending address order."""
     return merged(
         run
-        for segment, chunk, bits in added_bits(store, base, incremental)
-        for run in runs_of(segment, chunk, bits)
+        for segment, chunk, before, after in differing_chunks(store, base, incremental)
+        for run in runs_of(segment, chunk, _bits(store, after) & ~_bits(store, before))
     )
 
 
@@ -222,7 +202,7 @@ def runs_of(segment: int, chunk: int, bits: int) -> list[Run]:
 
 
 def merged(runs: Iterable[Run]) -> Iterator[Run]:
-    """Merge adjacent runs of an ascending sequence."""
+    """Merge runs of which each begins where the one before it ends."""
     first, count = 0, 0
     for address, length in runs:
         if count and address == first + count:

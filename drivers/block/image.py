@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, groupby
 
-from mirrord.drivers.block.activemap import LiveMap, MapView, Run, runs_of
+from mirrord.drivers.block.activemap import LiveMap, MapView, Run, merged, runs_of
 from mirrord.drivers.block.allocator import Allocator
 from mirrord.drivers.block.format import (
     BLOCK_BYTES,
@@ -168,16 +168,7 @@ def _flat(runs: list[Run]) -> list[int]:
 
 def _address_runs(addresses: Iterable[int]) -> Iterator[Run]:
     """Runs of consecutive addresses in the order given; zeroes (holes) are left out."""
-    first, count = 0, 0
-    for address in addresses:
-        if count and address == first + count:
-            count += 1
-            continue
-        if count:
-            yield first, count
-        first, count = address, 1 if address else 0
-    if count:
-        yield first, count
+    return merged((address, 1) for address in addresses if address)
 
 
 def _zero_runs(data: memoryview, sums: bytes) -> Iterator[tuple[int, int, bool]]:
@@ -186,16 +177,13 @@ def _zero_runs(data: memoryview, sums: bytes) -> Iterator[tuple[int, int, bool]]
     if ZERO_SUM not in sums:
         yield 0, total, False
         return
+    zeroes = (
+        sums[block * 8 : block * 8 + 8] == ZERO_SUM
+        and bytes(data[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES]) == ZERO_BLOCK
+        for block in range(total)
+    )
     begin = 0
-    was_zero = False
-    for block in range(total):
-        zero = (
-            sums[block * 8 : block * 8 + 8] == ZERO_SUM
-            and bytes(data[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES]) == ZERO_BLOCK
-        )
-        if zero != was_zero and block > begin:
-            yield begin, block - begin, was_zero
-            begin = block
-        was_zero = zero
-    if total > begin:
-        yield begin, total - begin, was_zero
+    for zero, run in groupby(zeroes):
+        count = len(list(run))
+        yield begin, count, zero
+        begin += count

@@ -44,8 +44,7 @@ def _unchanged(volume: Volume, root: Root) -> Iterator[None]:
     try:
         yield
     except Damaged:
-        record = rootrecord.load(volume.path)
-        if root in (record.live, *(one.root for one in record.snapshots)):
+        if root in rootrecord.load(volume.path).roots.values():
             raise
         raise Busy(
             "the content changed while it was read",

@@ -325,8 +325,7 @@ class Collisions:
         self._at, self._bits = None, 0
         present = record.entry(self._guid)
         self._present = present is not None and present.intact
-        roots = {"": record.live} | {one.guid: one.root for one in record.snapshots}
-        self._views = {key: MapView(self._store, root) for key, root in roots.items()}
+        self._views = {key: MapView(self._store, root) for key, root in record.roots.items()}
 
 
 def _collision_error(where: str, run: Run, holder: str) -> Refused:

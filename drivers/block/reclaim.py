@@ -67,7 +67,7 @@ def remove_empty_segments(store: BlockStore, record: RootRecord) -> None:
     if staging.transfer_ids(store.directory):
         return
     used = {record.segment, 0}
-    for root in (record.live, *(one.root for one in record.snapshots)):
+    for root in record.roots.values():
         used.update(one.segment for one in root.segments)
     for segment in store.segments_on_disk():
         if segment not in used:

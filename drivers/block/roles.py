@@ -73,8 +73,8 @@ def kept_as(record: RootRecord, name: str) -> Entry | None:
 
 def new_segment(record: RootRecord) -> int:
     """The number of an unused segment."""
-    roots = (record.live, *(one.root for one in record.snapshots))
-    used = {0, record.segment, *(one.segment for root in roots for one in root.segments)}
+    named = (one.segment for root in record.roots.values() for one in root.segments)
+    used = {0, record.segment, *named}
     while True:
         segment = secrets.randbits(24)
         if segment not in used:

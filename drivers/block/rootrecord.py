@@ -124,6 +124,11 @@ class RootRecord:
     next_order: int = 1
     snapshots: tuple[Entry, ...] = field(default=())
 
+    @property
+    def roots(self) -> dict[str, Root]:
+        """The live image by "", and each snapshot by its guid."""
+        return {"": self.live} | {one.guid: one.root for one in self.snapshots}
+
     def entry(self, guid: str) -> Entry | None:
         """The snapshot with that identity."""
         return next((one for one in self.snapshots if one.guid == guid), None)

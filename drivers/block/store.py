@@ -207,19 +207,20 @@ class BlockStore:
             os.close(self._files.pop(segment))
 
     def _file(self, segment: int, address: int) -> int:
-        file = self._files.get(segment)
-        if file is not None:
-            return file
-        path = self.directory / data_file_name(segment)
-        flags = (os.O_RDWR if self._writable else os.O_RDONLY) | os.O_CLOEXEC
-        self._close_oldest()
+        name = data_file_name(segment)
         try:
-            file = self._files[segment] = os.open(path, flags)
+            return self._opened(segment, os.O_RDWR if self._writable else os.O_RDONLY)
         except FileNotFoundError:
-            raise block_damaged(self.where, address, f"there is no file '{path.name}'") from None
+            raise block_damaged(self.where, address, f"there is no file '{name}'") from None
         except OSError as error:
-            raise io_error(self.where, f"opening '{path.name}'", error) from error
-        return file
+            raise io_error(self.where, f"opening '{name}'", error) from error
+
+    def _opened(self, segment: int, flags: int) -> int:
+        if segment not in self._files:
+            self._close_oldest()
+            path = self.directory / data_file_name(segment)
+            self._files[segment] = os.open(path, flags | os.O_CLOEXEC, 0o600)
+        return self._files[segment]
 
     def _close_oldest(self) -> None:
         """Make room for another open file. Its writes are still made durable by `sync`."""
@@ -231,14 +232,9 @@ class BlockStore:
             os.close(self._files.pop(segment))
 
     def _file_for_writing(self, segment: int) -> int:
-        file = self._files.get(segment)
-        if file is not None:
-            return file
-        path = self.directory / data_file_name(segment)
-        fresh = not path.exists()
-        self._close_oldest()
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._files[segment] = file
+        known = segment in self._files
+        fresh = not known and not (self.directory / data_file_name(segment)).exists()
+        file = self._opened(segment, os.O_RDWR | os.O_CREAT)
         if fresh:
             files.sync_directory(self.directory)
         return file

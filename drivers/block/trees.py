@@ -46,8 +46,8 @@ class Trees(StoredTrees):
 
 
 class _ContentTree(VolumeTrees):
-    """Computes the tree of one image: see `snapshottrees.Tree`. Each block is also checked against
-    the volume's own checksums; one that does not match is unreadable.
+    """Computes the tree of one image. Each block is also checked against the volume's own
+    checksums; one that does not match is unreadable.
     """
 
     def __init__(self, path: Path, image: Root, request: VerifyRequest, out: str) -> None:
@@ -62,7 +62,7 @@ class _ContentTree(VolumeTrees):
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def step(self, seconds: float) -> bool:
-        """See `Tree.step`."""
+        """See `VolumeTrees.step`."""
         is_done = super().step(seconds)
         if is_done:
             self._store.close()

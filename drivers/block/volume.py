@@ -118,9 +118,7 @@ class Volume:
 
     @classmethod
     @contextmanager
-    def managed(
-        cls, path: str | Path, purpose: str, *, wait_s: float = _PATIENCE_S
-    ) -> Iterator[Volume]:
+    def managed(cls, path: str | Path, purpose: str) -> Iterator[Volume]:
         """A volume of any role, to change its record: the one open in this process, or a new one.
 
         Waits for writers in other processes; then `Busy`.
@@ -131,7 +129,7 @@ class Volume:
             with shared.mutex:
                 yield shared
             return
-        volume = cls._manage(path, purpose, wait_s)
+        volume = cls._manage(path, purpose, _PATIENCE_S)
         try:
             yield volume
         finally:
@@ -408,12 +406,11 @@ class Volume:
     def _refresh_views(self) -> None:
         """Update the allocator's roots: the last committed live one, and all snapshots."""
         old = self._views
-        roots = {"": self.record.live} | {one.guid: one.root for one in self.record.snapshots}
         self._views = {
             key: found
             if (found := old.get(key)) is not None and found.root is root
             else MapView(self.store, root)
-            for key, root in roots.items()
+            for key, root in self.record.roots.items()
         }
         self.image.allocator.views = self._views | self._doubtful
 

@@ -18,17 +18,12 @@ _QUERY_S = 20.0
 _POLL_S = 0.02
 
 
-def receive_lock(place: Layout, where: str) -> int:
-    """A locked descriptor, which the program inherits and so keeps locked until it exits.
-
-    A program whose parent was killed may still write to what a new one creates under the
-    same name; `Busy` when it does not exit in time.
-    """
-    return locked(place.staging, where)
-
-
 def locked(folder: Path, where: str) -> int:
-    """A descriptor of a folder, locked; `Busy` when somebody else does not unlock it in time."""
+    """A descriptor of a folder, locked; `Busy` when somebody else does not unlock it in time: a
+    program that inherited such a descriptor keeps it locked until it exits.
+
+    A program whose parent was killed may still write to what a new one creates under the same name.
+    """
     with ExitStack() as stack:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         stack.callback(os.close, descriptor)

@@ -111,11 +111,6 @@ def _no_place(inner: str, where: str, why: str) -> Damaged:
     )
 
 
-def drop(place: Layout, one: SnapshotEntry) -> None:
-    """Delete the assembled tree of a snapshot, if there is one."""
-    remove(place, one.folder / layout.TREE)
-
-
 def remove(place: Layout, tree: Path) -> None:
     """Delete a folder with a tree, if there is one. It disappears in one step."""
     folder = place.inner.store / "building"
@@ -153,6 +148,6 @@ def delete_snapshot(place: Layout, one: SnapshotEntry, where: str) -> None:
     steps.reached("BTRFS:NESTED:DELETE")
     parts = inner_parts(one)
     store.demand_deletable(place, one, where, parts)
-    drop(place, one)
+    remove(place, one.folder / layout.TREE)
     store.remove(place, one, parts)
     nested.sweep(place)

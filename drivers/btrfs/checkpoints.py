@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mirrord.core.errors import Damaged
-from mirrord.core.model import ReceiveRequest, Snapshot, SnapshotKind
+from mirrord.core.model import UNKNOWN_SNAPSHOT, ReceiveRequest, Snapshot
 from mirrord.drivers.btrfs import layout, subvolume
 from mirrord.drivers.btrfs.alone import locked, wait_until_idle
 from mirrord.drivers.btrfs.layout import Layout, Record
@@ -67,10 +67,7 @@ def held(place: Layout) -> dict[str, Kept]:
     """The existing checkpoints, by transfer. Waits for the last one of a program whose mirrord
     process was killed.
     """
-    try:
-        names = sorted(os.listdir(place.checkpoints))
-    except FileNotFoundError:
-        return {}
+    names = files.names_in(place.checkpoints)
 
     def is_owned() -> bool:
         return all(_is_owned(place.checkpoints / name) for name in names)
@@ -87,7 +84,7 @@ def look(path: Path) -> Kept:
     except Damaged:
         record = None
     if record is None:
-        return Kept(path, None, Snapshot("", "", SnapshotKind.REFERENCE, 0, 0, intact=False), 0, "")
+        return Kept(path, None, UNKNOWN_SNAPSHOT, 0, "")
     empty = Kept(path, record.base, record.snapshot, 0, "")
     try:
         data = empty.record.read_bytes()

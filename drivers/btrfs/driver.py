@@ -68,6 +68,7 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
     #: Whether nested subvolumes are a part of the volume (nested_driver.py).
     nested: ClassVar[bool] = False
     _delete: Callable[[Layout, SnapshotEntry, str], None] = staticmethod(store.delete)
+    _commit: Callable[..., Snapshot] = staticmethod(staging.commit)
     capabilities: ClassVar[Capability] = Capability.FILES | Capability.RESUME
     capabilities |= Capability.COPY | Capability.SHOW_LATER | Capability.POOL | Capability.VERIFY
     capabilities |= Capability.REPAIR | Capability.VERIFY_RECEIVED
@@ -78,10 +79,10 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
         known: Known | None = None,
         *,
         stream_version: int | None = None,
-        receiver: Callable[[], str] = lambda: receivers.DEFAULT,
+        receiver: Callable[[], str] | None = None,
     ) -> None:
         super().__init__(location)
-        self._receiver = receiver
+        self._receiver = receiver or (lambda: receivers.DEFAULT)
         self._known = known or Known()
         self._stream_version = stream_version
         self._layout: Layout | None = None
@@ -344,8 +345,7 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
         """See `Driver.commit`."""
         place = self._mirror_place()
         repair.settle(place)
-        done = staging.commit(place, transfer_id, show=show, where=str(self))
-        staging.remove_spools(place)
+        done = self._commit(place, transfer_id, show=show, where=str(self))
         reserve.keep(place)
         failover.tidy(place, self._parts())
         return done

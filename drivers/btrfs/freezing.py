@@ -43,7 +43,7 @@ class Freeze:
     def __init__(self, place: Layout, where: str) -> None:
         ended(place, where)
         live = subvolume.info(place.view)
-        if live.read_only and not is_frozen(place):
+        if live.read_only and not layout.frozen(place):
             raise Refused(  # a thaw would make it writable, against the administrator's intent
                 "the volume is read-only",
                 where=where,
@@ -127,11 +127,6 @@ def _thaw(place: Layout) -> None:
     frozen = [path for path, one in inner.items() if one.read_only]
     for path in [*reversed(frozen), ""]:
         subvolume.set_read_only("BTRFS:THAW:SET", place.view / path, False)
-
-
-def is_frozen(place: Layout) -> bool:
-    """Whether the live volume is read-only because mirrord froze it."""
-    return bool(layout.frozen(place))
 
 
 def _changing(where: str) -> Busy:

@@ -9,7 +9,6 @@ import errno
 import os
 
 from mirrord.core.errors import (
-    CheckpointUseless,
     InvariantError,
     MirrordError,
     TransferFailed,
@@ -46,7 +45,6 @@ class NativeReceiver(ProgramReceiver):
         self._program = receive_program()
         self._data_unusable = False
         self._checkpoints = checkpoints.path_of(place, request.transfer_id, where)
-        self._received_bytes = 0
         super().__init__(place, request, base_here, where)
 
     def _begin(self) -> None:
@@ -140,9 +138,6 @@ class NativeReceiver(ProgramReceiver):
         self._complete = True
         checkpoints.remove("BTRFS:CHECKPOINT:REMOVE", self._checkpoints)
 
-    def _taken_bytes(self) -> int:
-        return self._received_bytes
-
     def close(self) -> None:
         """See `Receiver.close`: the program takes a checkpoint of all that was written."""
         if self._child is None:
@@ -185,12 +180,7 @@ def explain(kind: str, why: str, where: str, base_guid: str | None) -> MirrordEr
             hint="Use a newer kernel; in a container, allow CAP_SYS_ADMIN.",
         )
     if kind == "checkpoint":
-        return CheckpointUseless(
-            "the transfer cannot be resumed where it was interrupted",
-            where=where,
-            why=why,
-            hint="Run the same command again: it starts from the beginning.",
-        )
+        return useless(where, why)
     return TransferFailed(
         "the destination could not apply the stream",
         where=where,

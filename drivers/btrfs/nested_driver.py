@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Sequence
 from typing import ClassVar
 
-from mirrord.core.errors import CheckpointUseless, Diverged, Unsupported
+from mirrord.core.errors import Diverged, Unsupported
 from mirrord.core.model import (
-    BlockStates,
     Changes,
     Delta,
     Divergence,
@@ -35,7 +33,6 @@ from mirrord.core.model import (
 from mirrord.drivers import refusals
 from mirrord.drivers.btrfs import (
     assemble,
-    failover,
     layout,
     nested,
     nested_live,
@@ -51,7 +48,7 @@ from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.drivers.btrfs.ioctl import guarded
 from mirrord.drivers.btrfs.nested_receive import NestedReceiver
 from mirrord.drivers.btrfs.store import SnapshotEntry
-from mirrord.drivers.btrfs.stream import BtrfsSendStream, Checkpoint
+from mirrord.drivers.btrfs.stream import BtrfsSendStream, Checkpoint, useless
 from mirrord.drivers.contract import Capability, Pool
 from mirrord.drivers.memberstreams import DONE, FULL, Manifest, Member, TreeSendStream
 from mirrord.system import files
@@ -65,6 +62,7 @@ class NestedDriver(BtrfsDriver):
     kind: ClassVar[str] = "btrfs-tree"
     nested: ClassVar[bool] = True
     _delete = staticmethod(assemble.delete_snapshot)
+    _commit = staticmethod(nested_receive.commit)
     capabilities: ClassVar[Capability] = Capability.FILES | Capability.RESUME
     capabilities |= Capability.SHOW_LATER
 
@@ -171,12 +169,11 @@ class NestedDriver(BtrfsDriver):
                 ]
             encoded = self._version() > 1
             found.append(walk.delta(older, newer, live=live, states=states, encoded=encoded))
-        size = os.statvfs(place.store)
         return Delta(
             base,
             incremental,
             walk.BLOCK_BYTES,
-            _sum(found, size.f_blocks * size.f_frsize) if states else None,
+            walk.block_states(place.store, *_sums(found)) if states else None,
             sum(one.added_bytes for one in found),
             sum(one.send_bytes for one in found),
             all(one.exact for one in found),
@@ -216,9 +213,7 @@ class NestedDriver(BtrfsDriver):
                 try:
                     at = Checkpoint(int(found[0]), found[2])
                 except ValueError as error:
-                    raise CheckpointUseless(
-                        "the transfer cannot be resumed", where=where, why=str(error)
-                    ) from error
+                    raise useless(where, str(error)) from error
             return self._stream(bases[member.guid], entries[member.guid], where, at)
 
         return TreeSendStream(Manifest(tuple(members)), begin, piece_bytes=_PIECE_BYTES)
@@ -245,15 +240,6 @@ class NestedDriver(BtrfsDriver):
     def stagings(self) -> list[Staging]:
         """See `Driver.stagings`."""
         return nested_receive.stagings(self._place())
-
-    @guarded
-    def commit(self, transfer_id: str, *, show: bool) -> Snapshot:
-        """See `Driver.commit`."""
-        place = self._mirror_place()
-        done = nested_receive.commit(place, transfer_id, show=show, where=str(self))
-        reserve.keep(place)
-        failover.tidy(place, self._parts())
-        return done
 
     @guarded
     def discard(self, transfer_id: str) -> None:
@@ -321,10 +307,8 @@ class NestedDriver(BtrfsDriver):
         return False
 
 
-def _sum(every: list[Delta], total: int) -> BlockStates:
-    counts = [one.states for one in every if one.states is not None]
-    unchanged, deleted, added = (
-        sum(getattr(one, field) for one in counts) for field in ("unchanged", "deleted", "added")
-    )
-    unused = max(0, total // walk.BLOCK_BYTES - unchanged - deleted - added)
-    return BlockStates(unused, unchanged, deleted, added)
+def _sums(every: list[Delta]) -> tuple[int, int, int]:
+    """(unchanged, deleted, added) blocks."""
+    counts = [one.states[1:] for one in every if one.states is not None]
+    unchanged, deleted, added = map(sum, zip(*counts, strict=True))
+    return unchanged, deleted, added

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING
 
 from mirrord.core.model import ReceiveRequest, Staging
 from mirrord.drivers.btrfs import layout, staging
-from mirrord.drivers.btrfs.alone import receive_lock
+from mirrord.drivers.btrfs.alone import locked
 from mirrord.drivers.btrfs.ioctl import guarded
 from mirrord.drivers.btrfs.layout import Layout, Record
 from mirrord.drivers.btrfs.store import SnapshotEntry
@@ -42,10 +42,12 @@ class ProgramReceiver(Receiver):
         self._errors: IO[bytes] | None = None
         self._writing = self._receive_lock = -1
         self._complete = False
+        #: Of the stream.
+        self._received_bytes = 0
         self._folder = place.staging / layout.component(request.transfer_id, where)
         self._wrapper = self._folder / staging.wrapper_name(place, request.snapshot, where)
         try:
-            self._receive_lock = receive_lock(place, where)
+            self._receive_lock = locked(place.staging, where)
             staging.remove_staging(self._folder)
             self._begin()
         except BaseException as error:
@@ -100,16 +102,12 @@ class ProgramReceiver(Receiver):
             request.base,
             request.snapshot,
             complete=True,
-            received_bytes=self._taken_bytes(),
+            received_bytes=self._received_bytes,
         )
 
     @abc.abstractmethod
     def _finish(self) -> None:
         """Wait for the program, and verify what it made."""
-
-    @abc.abstractmethod
-    def _taken_bytes(self) -> int:
-        """Of the stream."""
 
     def _wait_for_end(self) -> int:
         """The program's status after the end of the stream."""

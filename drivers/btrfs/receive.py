@@ -156,10 +156,8 @@ class BtrfsReceiver(ProgramReceiver):
             raise self._failure()
         place, request, lock = self._place, self._request, self._receive_lock
         staged.complete(place, request, self._base, self._wrapper, self._where, lock)
+        self._received_bytes = self._scanner.stream_bytes
         self._complete = True
-
-    def _taken_bytes(self) -> int:
-        return self._scanner.stream_bytes
 
     def close(self) -> None:
         """See `Receiver.close`: what is not finished is removed."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mirrord.core.errors import Damaged
-from mirrord.core.model import Snapshot, SnapshotKind, Staging
+from mirrord.core.model import UNKNOWN_SNAPSHOT, Snapshot, SnapshotKind, Staging
 from mirrord.drivers import refusals
 from mirrord.drivers.btrfs import checkpoints, layout, store, subvolume
 from mirrord.drivers.btrfs.layout import Layout, Record
@@ -59,14 +59,6 @@ def discard_all(place: Layout) -> None:
         remove_staging(folder)
     for kept in checkpoints.held(place).values():
         checkpoints.remove("BTRFS:FORGET:CHECKPOINT", kept.path)
-    remove_spools(place)
-
-
-def remove_spools(place: Layout) -> None:
-    """Remove the streams that earlier versions kept."""
-    folder = place.store / "spool"
-    if folder.is_dir():
-        files.remove_folder("BTRFS:DISCARD:SPOOL", folder)
 
 
 def stagings(place: Layout) -> list[Staging]:
@@ -91,12 +83,8 @@ def stagings(place: Layout) -> list[Staging]:
 
 
 def _staged(place: Layout) -> Iterator[Staging]:
-    try:
-        folders = sorted(place.staging.iterdir())
-    except FileNotFoundError:
-        return
-    for folder in folders:
-        record = None
+    for name in files.names_in(place.staging):
+        folder, record = place.staging / name, None
         with contextlib.suppress(Damaged):
             record = layout.read_record(folder)
         complete = record is not None and _staged_in(folder, record) is not None
@@ -106,21 +94,18 @@ def _staged(place: Layout) -> Iterator[Staging]:
             complete = moved is not None
         if record is None and not folder.is_dir():
             continue  # another process has just removed it
-        nothing = Snapshot("", "", SnapshotKind.REFERENCE, 0, 0, intact=False)
         yield Staging(
             folder.name,
             record.base if record else None,
-            record.snapshot if record else nothing,
+            record.snapshot if record else UNKNOWN_SNAPSHOT,
             complete=complete,
         )
 
 
 def _staged_in(folder: Path, record: Record) -> Path | None:
     """The folder of the announced snapshot; None unless it is complete, and as it was then."""
-    try:
-        wrappers = [one for one in folder.iterdir() if one.is_dir()]
-    except FileNotFoundError:  # another process has just removed or committed it
-        return None
+    # (Another process may just remove or commit it.)
+    wrappers = [folder / name for name in files.names_in(folder) if (folder / name).is_dir()]
     if not record.complete or len(wrappers) != 1:
         return None
     try:
@@ -160,9 +145,8 @@ def commit(place: Layout, transfer_id: str, *, show: bool, where: str) -> Snapsh
     each one step. After a crash between them the link still shows the old snapshot, and repeating
     the commit finishes it.
     """
-    folder = place.staging / layout.component(transfer_id, where)
-    record = layout.read_record(folder)
-    wrapper = _staged_in(folder, record) if record is not None else None
+    wrapper = staged_wrapper(place, transfer_id, where)
+    folder = place.staging / transfer_id
     if wrapper is not None:
         target = place.snapshots / wrapper.name
         # If it exists, the same snapshot was received before, by another transfer.

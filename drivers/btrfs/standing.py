@@ -8,7 +8,7 @@ from mirrord.core.errors import Damaged
 from mirrord.core.model import Role, VolumeFacts
 from mirrord.core.text import escaped
 from mirrord.drivers import refusals
-from mirrord.drivers.btrfs import copies, failover, freezing, ioctl, layout, store, subvolume
+from mirrord.drivers.btrfs import copies, failover, ioctl, layout, store, subvolume
 from mirrord.drivers.btrfs.layout import Layout
 
 _NESTED_NOTES_MAX = 10
@@ -96,7 +96,7 @@ def facts(place: Layout, location: str) -> VolumeFacts:
         notes=notes,
         fixed=fixed,
         copy=copy,
-        frozen=freezing.is_frozen(place),
+        frozen=bool(layout.frozen(place)),
         mount=str(layout.mount_of(there)),
         parent_missing=what is Role.ABSENT and not place.location.parent.is_dir(),
     )

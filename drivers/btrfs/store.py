@@ -58,10 +58,7 @@ def kept(place: Layout) -> list[SnapshotEntry]:
 
 
 def _in_folder(place: Layout, folder: Path, kind: SnapshotKind) -> Iterator[SnapshotEntry]:
-    try:
-        names = os.listdir(folder)
-    except FileNotFoundError:
-        return
+    names = files.names_in(folder)
     layout.forget_records_but(place.known, folder, names)
     for name in names:
         wrapper = folder / name

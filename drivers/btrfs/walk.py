@@ -63,7 +63,7 @@ def delta(
         base=base.snapshot.guid if base else None,
         incremental=incremental.snapshot.guid,
         block_size=BLOCK_BYTES,
-        states=_states(incremental.path, counts) if states else None,
+        states=block_states(incremental.path, *counts) if states else None,
         added_bytes=added * BLOCK_BYTES,
         send_bytes=send_bytes,
         changes=changes,
@@ -144,8 +144,8 @@ def _lineal(live: subvolume.Info | None, base: SnapshotEntry, incremental: Snaps
     )
 
 
-def _states(path: Path, counts: tuple[int, int, int]) -> BlockStates:
-    unchanged, deleted, added = counts
+def block_states(path: Path, unchanged: int, deleted: int, added: int) -> BlockStates:
+    """These counts, and how many other blocks the file system has."""
     size = os.statvfs(path)
     total = size.f_blocks * size.f_frsize // BLOCK_BYTES
     unused = max(0, total - unchanged - deleted - added)

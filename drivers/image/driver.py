@@ -204,8 +204,7 @@ class ImageDriver(Driver, Live):
                 self._process.start(_unit_of(end), self._lines(wanted))
             elif wanted != end:
                 wanted = wanted._replace(link=end.link or wanted.link)  # the present listener stays
-                self._record(wanted)
-                self._process.write_config(self._lines(wanted))
+                self._save(wanted)
                 self._process.ask(f"peer {wanted.peer}")
         return self.live_status()
 
@@ -263,7 +262,7 @@ class ImageDriver(Driver, Live):
         """It is recorded first, so that `live_unserve` ends whatever clients can connect to."""
         added = tuple(network for network in allowed if network not in end.allowed)
         served = end.served if where in end.served else (*end.served, where)
-        self._keep_served(end._replace(allowed=(*end.allowed, *added)), served)
+        self._save(end._replace(allowed=(*end.allowed, *added), served=served))
         try:
             for network in allowed:
                 self._process.ask(f"allow {network}")
@@ -273,7 +272,7 @@ class ImageDriver(Driver, Live):
         except MirrordError as error:
             # Without an answer clients may be able to connect by now.
             if not isinstance(error, Unreachable) or not self._process.is_running():
-                self._keep_served(end, end.served)
+                self._save(end)
             raise
 
     def live_unserve(self) -> bool:
@@ -284,13 +283,8 @@ class ImageDriver(Driver, Live):
             for address in end.served:
                 remove_socket(address)
             if end.served or end.allowed:
-                self._keep_served(end._replace(allowed=()), ())
+                self._save(end._replace(allowed=(), served=()))
         return bool(end.served)
-
-    def _keep_served(self, end: _End, served: tuple[str, ...]) -> None:
-        end = end._replace(served=served)
-        self._record(end)
-        self._process.write_config(self._lines(end))
 
     def live_mode(self, mode: Mode) -> None:
         """See `Live.live_mode`."""
@@ -371,9 +365,7 @@ class ImageDriver(Driver, Live):
     def _keep(self, settings: dict[str, Any], *lines: str) -> None:
         """Record settings of the end, by field, and tell them to its process, if that runs."""
         with self._locked_end() as found:
-            end = found._replace(**settings)
-            self._record(end)
-            self._process.write_config(self._lines(end))
+            self._save(found._replace(**settings))
             if self._process.status().running:
                 for line in lines:
                     self._process.ask(line)
@@ -426,6 +418,11 @@ class ImageDriver(Driver, Live):
         """The end, which no other process changes meanwhile."""
         with self.lock(f"mirrord {self._demand_end().name}"):
             yield self._demand_end()
+
+    def _save(self, end: _End) -> None:
+        """Record it, also for a process that is started later."""
+        self._record(end)
+        self._process.write_config(self._lines(end))
 
     def _record(self, end: _End) -> None:
         data = json.dumps(end._asdict()).encode()

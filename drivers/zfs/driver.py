@@ -60,9 +60,8 @@ class ZfsDriver(ZfsTrees, ZfsFailover):
         accounts = compare.accounts(older, newer, where)
         if accounts is None:  # they have changed
             place, older, newer = self._cache.found_pair(base, incremental)
-            accounts = compare.accounts(older, newer, where)
-            if accounts is None:
-                raise texts.snapshot_missing(where, incremental)
+            found = compare.accounts(older, newer, where)
+            accounts = texts.demand_snapshot(found, where, incremental)
         return deltas.between(place, older, newer, accounts, where, states=states, files=files)
 
     def changes(self, base: str, incremental: str) -> Changes:
@@ -173,9 +172,7 @@ class ZfsDriver(ZfsTrees, ZfsFailover):
                     where, f"it holds the snapshot '{found.own()[-1].name}'"
                 )
             return place, found
-        base = found.find(request.base)
-        if base is None:
-            raise texts.base_missing(where, request.base)
+        base = texts.demand_base(found.find(request.base), where, request.base)
         own = found.own()
         if own[-1].guid == base.guid or found.find(request.snapshot.guid) is not None:
             return place, found

@@ -7,6 +7,7 @@ Each class has a stable `code`: docs/errors.md lists them.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -274,9 +275,4 @@ def unpack_error(packed: Mapping[str, Any]) -> MirrordError:
 
 def copy_of(error: MirrordError) -> MirrordError:
     """The same error for another thread to raise: each needs a traceback of its own."""
-    made = type(error).__new__(type(error))
-    MirrordError.__init__(made, error.what, where=error.where, why=error.why, hint=error._hint)
-    made.mirror, made.data = error.mirror, dict(error.data)
-    for note in getattr(error, "__notes__", ()):
-        made.add_note(note)
-    return made
+    return copy.deepcopy(error)

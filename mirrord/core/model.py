@@ -63,6 +63,10 @@ class Snapshot(NamedTuple):
     spread_ns: int = 0
 
 
+#: What is known of a snapshot whose record cannot be read.
+UNKNOWN_SNAPSHOT = Snapshot("", "", SnapshotKind.REFERENCE, 0, 0, intact=False)
+
+
 #: How a note begins that says that a volume has lost data.
 DATA_MISSING = "Data is missing"
 

@@ -104,8 +104,7 @@ def change_source(mirror: Mirror, endpoint: Endpoint, driver: Driver) -> Result:
                 why=base.why,
                 hint=_conflict_hint(here, there, base.hint),
             )
-        if pending is not None:
-            recovery.drop(mirror, pending)
+        recovery.drop(mirror, pending)
         with source.lock(f"mirrord {Verb.CHANGE_SOURCE.value} {mirror.name}"):
             source.pin(mirror.id, [base.guid])
         before = mirror.definition.source

@@ -175,9 +175,7 @@ def _settle_for_break(mirror: Mirror) -> list[str]:
         return tolerated(partial(mirror.catalogue.end, mirror.id, state=state, event=event))
 
     def settle() -> None:
-        pending = recovery.recover(mirror, without_source=True).pending
-        if pending is not None:
-            recovery.drop(mirror, pending)
+        recovery.drop(mirror, recovery.recover(mirror, without_source=True).pending)
 
     found = tolerated(settle)
     return found + tolerated(lambda: mirror.catalogue.end(mirror.id)) if found else []
@@ -241,8 +239,7 @@ def resync(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
             return Result("confirmation-required", "\n".join(failback.lines), failback.data())
         if not force:
             failover_steps.refuse_writers(mirror.destination, mirror.name)
-        if recovered.pending is not None:
-            recovery.drop(mirror, recovered.pending)
+        recovery.drop(mirror, recovered.pending)
         begin_failback(mirror, failback, mirror.destination, Arguments())
         finished = carry_out(mirror)
         return _then_update(finished, failback)
@@ -340,7 +337,7 @@ def reverse(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
         if planned:
             update_held(mirror, recovered)
             failback = _plan_reverse(mirror, planned=planned)
-        elif recovered.pending is not None:
+        else:
             recovery.drop(mirror, recovered.pending)
         arguments = Arguments(
             new_source=str(mirror.definition.destination),

@@ -28,6 +28,8 @@ class Joint(Driver):
         self.drivers = tuple(drivers)
         self.names = tuple(names) or ("",) * len(self.drivers)
         self._labels = [f"{name}: " if name else "" for name in self.names]
+        #: Before the paths of files.
+        self._folders = [f"{name}/" if name else "" for name in self.names]
         self._others = self.drivers[1:]
         #: The names of snapshots seen so far, by the number of the member and the identity.
         self._seen: dict[tuple[int, str], str] = {}
@@ -38,8 +40,6 @@ class Joint(Driver):
         #: Of sets that were taken here while applications were paused.
         self.pauses: dict[str, PauseReport] = {}
         self.kind = self.drivers[0].kind
-        self._fence = self.drivers[0].fence
-        self._waiting = self.drivers[0].waiting
         super().__init__(", ".join(driver.location for driver in self.drivers))
 
     def __str__(self) -> str:
@@ -50,22 +50,20 @@ class Joint(Driver):
     @property
     def waiting(self) -> Waiting:
         """How each of them waits."""
-        return self._waiting
+        return self.drivers[0].waiting
 
     @waiting.setter
     def waiting(self, waiting: Waiting) -> None:
-        self._waiting = waiting
         for driver in self.drivers:
             driver.waiting = waiting
 
     @property
     def fence(self) -> Fence | None:
         """The fence of each."""
-        return self._fence
+        return self.drivers[0].fence
 
     @fence.setter
     def fence(self, fence: Fence | None) -> None:
-        self._fence = fence
         for driver in self.drivers:
             driver.fence = fence
 

@@ -231,8 +231,7 @@ class Members(Joint, Clones):
             driver.delta(before, after, states=states, files=files)
             for driver, before, after in parts
         ]
-        labels = [f"{name}/" if name else "" for name in self.names]
-        return together.delta(base, incremental, found, labels)
+        return together.delta(base, incremental, found, self._folders)
 
     def changes(self, base: str, incremental: str) -> Changes:
         """See `Source.changes`."""
@@ -385,23 +384,24 @@ class Members(Joint, Clones):
 
     def divergence(self, guid: str, *, limit: int = 100) -> Divergence:
         """See `Failover.divergence`: the sum of the members that are not yet set aside."""
-        found = []
-        parts = zip(self.drivers, self.parts(guid), self.names, strict=True)
-        for driver, part, name in parts:
-            if not self._others or driver.facts().role is Role.LIVE:
-                label = f"{name}/" if name else ""
-                found.append((driver.divergence(part, limit=limit), label))
+        parts = zip(self.drivers, self.parts(guid), self._folders, strict=True)
+        found = [
+            (driver.divergence(part, limit=limit), folder)
+            for driver, part, folder in parts
+            if not self._others or driver.facts().role is Role.LIVE
+        ]
         return together.divergence(guid, found, limit=limit)
 
     def losses(self, guid: str) -> Divergence | None:
         """What `rollback(guid)` would take from members that are live and were changed since; None:
         nothing.
         """
-        found = []
-        parts = zip(self.drivers, self.parts(guid), self.names, strict=True)
-        for driver, part, name in parts:
-            if driver.facts().role is Role.LIVE and driver.changed_since(part):
-                found.append((driver.divergence(part), f"{name}/" if name else ""))
+        parts = zip(self.drivers, self.parts(guid), self._folders, strict=True)
+        found = [
+            (driver.divergence(part), folder)
+            for driver, part, folder in parts
+            if driver.facts().role is Role.LIVE and driver.changed_since(part)
+        ]
         return together.divergence(guid, found, limit=100) if found else None
 
     def rollback(self, guid: str, *, mirror_id: str, keep_as: str) -> str | None:

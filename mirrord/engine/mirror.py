@@ -316,6 +316,14 @@ class Mirror:
             self.catalogue.add_shared(self.id, taken, sequence, str(self.source))
             return taken
 
+    @contextmanager
+    def failure_noted(self, what: str) -> Iterator[None]:
+        """A failure in this block ends the block only, and is a warning in the history."""
+        try:
+            yield
+        except (MirrordError, OSError) as error:
+            self.catalogue.add_event(self.id, "warning", f"{what}: {one_line(error)}")
+
     def source_locked(self) -> AbstractContextManager[None]:
         """Hold the source's volume for a moment; waits up to 20 s for another holder.
 

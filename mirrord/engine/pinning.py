@@ -22,6 +22,7 @@ from mirrord.engine import plan
 from mirrord.engine.mirror import Mirror, one_line
 
 _KEPT = 2
+_FAILED = "pinning failed"
 _UNNAMED: Mapping[str, str] = {}
 
 
@@ -102,34 +103,26 @@ def replace(
 
 def settle(mirror: Mirror, here: Sequence[Snapshot], there: Sequence[Snapshot]) -> None:
     """Correct the pins at both ends; a failure is an event, and the next update tries again."""
-    try:
+    with mirror.failure_noted(_FAILED):
         found = wanted(mirror, here, there)
         replace(mirror, mirror.destination, there, found.destination)
         replace(mirror, mirror.source, here, found.source)
-    except (MirrordError, OSError) as error:
-        _tell(mirror, error)
 
 
 def renew(mirror: Mirror) -> None:
     """The same after a verb that is done and recorded."""
-    try:
-        here, there = mirror.source.snapshots(), mirror.destination.snapshots()
-    except (MirrordError, OSError) as error:
-        _tell(mirror, error)
-    else:
-        settle(mirror, here, there)
+    with mirror.failure_noted(_FAILED):
+        settle(mirror, mirror.source.snapshots(), mirror.destination.snapshots())
 
 
 def add(mirror: Mirror, drivers: Iterable[Driver], guids: Collection[str | None]) -> None:
     """Pin these in addition to the present pins: the mirror is about to continue from them."""
     for driver in drivers:
-        try:
+        with mirror.failure_noted(_FAILED):
             listed = driver.snapshots()
             more = [one.guid for one in listed if one.guid in guids]
             both = list(dict.fromkeys([*own(mirror, listed), *more]))
             replace(mirror, driver, listed, both[-GUIDS_MAX:])
-        except (MirrordError, OSError) as error:
-            _tell(mirror, error)
 
 
 def give_up(mirror: Mirror, driver: Driver) -> str:
@@ -162,7 +155,3 @@ def remove(mirror: Mirror, driver: Driver, mirror_id: str) -> int:
 
 def _locked(mirror: Mirror, driver: Driver) -> AbstractContextManager[None]:
     return mirror.source_locked() if driver is mirror.source else nullcontext()
-
-
-def _tell(mirror: Mirror, error: BaseException) -> None:
-    mirror.catalogue.add_event(mirror.id, "warning", f"pinning failed: {one_line(error)}")

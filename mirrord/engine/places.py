@@ -37,7 +37,7 @@ def check_mounted(mirror: Mirror, *, new_disk: bool = False) -> None:
         facts = driver.facts()
         known = mirror.catalogue.place(mirror.id, str(pair.source))
         if not (new_disk and known is not None and known[0] == facts.mount):
-            _check_mounted(mirror, pair.source, facts, str(driver))
+            _check_mounted(pair.source, known, facts, str(driver))
 
 
 def check_destination_mounted(mirror: Mirror) -> None:
@@ -61,10 +61,12 @@ def check_destination_mounted(mirror: Mirror) -> None:
             )
 
 
-def _check_mounted(mirror: Mirror, endpoint: Endpoint, facts: VolumeFacts, where: str) -> None:
+def _check_mounted(
+    endpoint: Endpoint, known: tuple[str, str] | None, facts: VolumeFacts, where: str
+) -> None:
+    """known: mount point and file system at the initialization."""
     if not facts.mount:
         return
-    known = mirror.catalogue.place(mirror.id, str(endpoint))
     # An endpoint may lead to the mount point by a link; a view is without links.
     paths = {facts.location, facts.view}
     if not endpoint.host:

@@ -92,12 +92,11 @@ def aborted(
     source: Sequence[Snapshot],
     destination: Sequence[Snapshot],
     mirror_id: str,
-    known: Collection[str],
     base: Snapshot | None,
 ) -> list[Snapshot]:
     """The mirror's sets at the source that an aborted cycle has left there, because a host could
-    not be reached. known: the names of sets that were to be transferred. Without a base only those
-    that lack a member's snapshot: the others may be all that is left.
+    not be reached; among them may be some that were to be transferred, which the catalogue knows.
+    Without a base only those that lack a member's snapshot: the others may be all that is left.
     """
     guids = [one.guid for one in source]
     there = {one.name for one in destination}
@@ -107,7 +106,6 @@ def aborted(
         for one in source[first or 0 :]
         if one.kind is SnapshotKind.REFERENCE
         and sequence_of(one.name, mirror_id)
-        and one.name not in known
         and one.name not in there
         and not one.pinned
         and not one.aside
@@ -126,12 +124,11 @@ def find_base(
     """
     here = {snapshot.guid: snapshot for snapshot in source}
     there = {snapshot.guid: snapshot for snapshot in destination}
-    hint = _hint(name, source, destination)
+    common = newest_complete_set(source, destination)
+    newest = here[common.guid] if common is not None else None
+    hint = _hint(name, source, destination, common)
     if shown is None:
-        common = newest_complete_set(source, destination)
-        if common is None:
-            return Conflict("no snapshot of the destination exists at the source", hint)
-        return here[common.guid]
+        return newest or Conflict("no snapshot of the destination exists at the source", hint)
     if shown not in there:
         return Conflict("the snapshot that the destination shows was deleted there", hint)
     label = there[shown].name
@@ -142,10 +139,7 @@ def find_base(
     if not here[shown].intact:
         return Conflict(_unusable(label, "source"), hint)
     if here[shown].aside:
-        common = newest_complete_set(source, destination)
-        if common is None:
-            return Conflict(f"the source was rolled back to before the base {label}", hint)
-        return here[common.guid]
+        return newest or Conflict(f"the source was rolled back to before the base {label}", hint)
     return here[shown]
 
 
@@ -153,10 +147,14 @@ def _unusable(label: str, end: str) -> str:
     return f"the base {label} was made writable or changed at the {end}, or its record is damaged"
 
 
-def _hint(name: str, source: Sequence[Snapshot], destination: Sequence[Snapshot]) -> str:
-    older = newest_complete_set(source, destination)
-    if older is not None:
-        newer = only_there(source, destination, older)
+def _hint(
+    name: str,
+    source: Sequence[Snapshot],
+    destination: Sequence[Snapshot],
+    common: Snapshot | None,
+) -> str:
+    if common is not None:
+        newer = only_there(source, destination, common)
         instead = (
             f" If the source was returned to an earlier state by mistake: 'mirrord restore {name} "
             f"--all --snapshot {newer[-1].name}' returns it to what the destination has."
@@ -164,7 +162,7 @@ def _hint(name: str, source: Sequence[Snapshot], destination: Sequence[Snapshot]
             else ""
         )
         return (
-            f"'mirrord resync {name}' continues incrementally from {older.name}, the newest "
+            f"'mirrord resync {name}' continues incrementally from {common.name}, the newest "
             f"snapshot that both ends still have.{instead}"
         )
     return check_source_path(source) + (

@@ -6,7 +6,6 @@ import json
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 from mirrord.core.errors import Aborted
 from mirrord.core.results import VerbProgress
@@ -14,21 +13,6 @@ from mirrord.core.states import Activity
 from mirrord.system import clock
 
 _WRITE_EVERY_S = 0.1
-
-
-class Progress(Protocol):
-    """What a transfer reports while it runs. moved_bytes: moved by the present attempt."""
-
-    moved_bytes: int
-
-    def check_abort(self) -> None:
-        """Raise `Aborted` when it is to end."""
-
-    def begin_transfer(self, name: str, estimate_bytes: int, done_bytes: int) -> None:
-        """A transfer starts, or is resumed after `done_bytes`."""
-
-    def moved(self, stream_bytes: int, done_bytes: int) -> None:
-        """`stream_bytes` more bytes were received; `done_bytes` in total."""
 
 
 class RunFiles:

@@ -40,10 +40,14 @@ class End(NamedTuple):
     name: str
     driver: Driver
     gone: list[Snapshot]
-    kept: list[Snapshot]
     why: Mapping[str, tuple[str, ...]]
     doubts: list[str]
     every: list[Snapshot]
+
+    @property
+    def kept(self) -> list[Snapshot]:
+        """What is not deleted."""
+        return [one for one in self.every if one not in self.gone]
 
 
 def prune(mirror: Mirror, here: list[Snapshot], there: list[Snapshot], *, shown: str) -> str:
@@ -56,7 +60,7 @@ def prune(mirror: Mirror, here: list[Snapshot], there: list[Snapshot], *, shown:
     base = {shown: "it is the base of the next update"}
     others = _bases_of_others(mirror)
     doubts: list[str] = []
-    try:
+    with mirror.failure_noted("pruning failed"):
         ends = [
             look(
                 mirror,
@@ -84,13 +88,11 @@ def prune(mirror: Mirror, here: list[Snapshot], there: list[Snapshot], *, shown:
             for text in set(in_use.values()) - told:
                 mirror.catalogue.add_event(mirror.id, "warning", text)
         left = in_use.keys() | {
-            s.guid for end in ends for s in (end.kept if not end.doubts else end.kept + end.gone)
+            s.guid for end in ends for s in (end.every if end.doubts else end.kept)
         }
         left |= {s.guid for s in (*here, *there) if s.kind is not SnapshotKind.REFERENCE}
         mine = mirror.catalogue.snapshots(mirror.id)
         mirror.catalogue.remove_snapshots(mirror.id, [guid for guid in mine if guid not in left])
-    except (MirrordError, OSError) as error:
-        mirror.catalogue.add_event(mirror.id, "warning", f"pruning failed: {error}")
     return "; ".join(doubts)
 
 
@@ -119,9 +121,7 @@ def look(
             f"{len(gone)} of {len(candidates)} snapshots would be deleted, more than prune_share = "
             f"{definition.prune_share:g} allows"
         )
-    guids = {snapshot.guid for snapshot in gone}
-    kept = [snapshot for snapshot in candidates if snapshot.guid not in guids]
-    return End(name, driver, gone, kept, why, doubts if gone else [], candidates)
+    return End(name, driver, gone, why, doubts if gone else [], candidates)
 
 
 def _by_rules(
@@ -203,14 +203,14 @@ def drop_aborted(
     """Delete sets of the source that an earlier cycle could not delete when it was aborted; returns
     what the source has then.
     """
-    gone = plan.aborted(here, there, mirror.id, (), base)
+    gone = plan.aborted(here, there, mirror.id, base)
     if not gone:  # most often, and without asking the catalogue
         return here
     known = {name for name, _, _ in mirror.catalogue.snapshots(mirror.id).values()}
     gone = [one for one in gone if one.name not in known]
     if not gone:
         return here
-    try:
+    with mirror.failure_noted("the snapshots of an aborted set were not deleted"):
         with mirror.source_locked():
             guids = [one.guid for one in gone]
             shared = mirror.catalogue.others(mirror.id, str(mirror.source), guids)
@@ -219,14 +219,11 @@ def drop_aborted(
                 return here
             in_use = _delete_at(mirror, mirror.source, gone, ())
             gone = [one for one in gone if one.guid not in in_use]
-    except (MirrordError, OSError) as error:
-        text = f"the snapshots of an aborted set were not deleted: {one_line(error)}"
-        mirror.catalogue.add_event(mirror.id, "warning", text)
-        return here
-    names = ", ".join(one.name for one in gone)
-    text = f"the snapshots of an aborted set were deleted: {names}"
-    mirror.catalogue.add_event(mirror.id, "info", text)
-    return [one for one in here if one not in gone]
+        names = ", ".join(one.name for one in gone)
+        text = f"the snapshots of an aborted set were deleted: {names}"
+        mirror.catalogue.add_event(mirror.id, "info", text)
+        return [one for one in here if one not in gone]
+    return here
 
 
 def _delete_at_source(
@@ -439,8 +436,7 @@ def _without_used(end: End) -> End:
             if why := end.driver.in_use(snapshot.guid):
                 used[snapshot.guid] = (why,)
     gone = [one for one in end.gone if one.guid not in used]
-    kept = [one for one in end.every if one not in gone]
-    return end._replace(gone=gone, kept=kept, why={**end.why, **used})
+    return end._replace(gone=gone, why={**end.why, **used})
 
 
 def _end_document(end: End) -> Document:
@@ -458,11 +454,10 @@ def _end_document(end: End) -> Document:
 
 def _end_lines(end: End) -> list[str]:
     lines = [f"{end.name.capitalize()} {end.driver}:"]
-    gone = {snapshot.guid for snapshot in end.gone}
     for snapshot in end.every:
-        word = "delete" if snapshot.guid in gone else "keep  "
+        word = "delete" if snapshot in end.gone else "keep  "
         lines.append(f"  {word}  {snapshot.name}  {', '.join(end.why.get(snapshot.guid, ()))}")
-    if not end.kept and not end.gone:
+    if not end.every:
         lines.append("  no snapshots of this mirror")
     lines.extend(f"  in doubt: {doubt}" for doubt in end.doubts)
     return lines

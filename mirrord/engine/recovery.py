@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from mirrord.catalogue.store import Confirmed, Operation
+from mirrord.catalogue.store import Confirmed, Operation, TransferBegin
 from mirrord.core import names
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import (
@@ -39,7 +39,7 @@ from mirrord.core.errors import (
     Undecided,
     Unreachable,
 )
-from mirrord.core.model import Role, Snapshot, SnapshotKind, Staging
+from mirrord.core.model import Role, SnapshotKind, Staging
 from mirrord.core.sets import is_complete
 from mirrord.core.states import LIVE_VERBS, Activity, State, Verb
 from mirrord.core.units import format_size
@@ -56,17 +56,6 @@ _NO_EPOCH = 2**63
 _INTERRUPTED = "interrupted: the process ended before the transfer was complete"
 
 
-class Pending(NamedTuple):
-    """An interrupted transfer that can be resumed from its checkpoint."""
-
-    transfer_id: str
-    snapshot: Snapshot
-    base: str | None
-    sequence: int
-    show: bool
-    name: str
-
-
 class Recovered(NamedTuple):
     """What recovery found and did.
 
@@ -75,7 +64,7 @@ class Recovered(NamedTuple):
     """
 
     finished: str = ""
-    pending: Pending | None = None
+    pending: TransferBegin | None = None
 
 
 def is_switch(operation: Operation) -> bool:
@@ -254,7 +243,8 @@ def _give_up(mirror: Mirror, operation: Operation) -> None:
             return
         if verb is not Verb.RESTORE:
             state = State.BROKEN_OFF
-    _thaw(mirror, where)
+    with mirror.failure_noted(f"{where} could not be thawed"):
+        where.thaw()
     mirror.catalogue.end(
         mirror.id,
         state=state,
@@ -286,7 +276,7 @@ def _settle_last_update(mirror: Mirror, operation: Operation) -> Confirmed | Non
     for staging in mirror.destination.stagings():
         mirror.destination.discard(staging.transfer_id)
     sequence = operation.arguments.sequence
-    try:
+    with mirror.failure_noted("a snapshot was not deleted at the source"):
         there = {snapshot.guid: snapshot for snapshot in mirror.destination.snapshots()}
         last = there.get(mirror.destination.facts().shown or "")
         if last is not None and names.sequence_of(last.name, mirror.id) == sequence:
@@ -296,26 +286,17 @@ def _settle_last_update(mirror: Mirror, operation: Operation) -> Confirmed | Non
             if mine and snapshot.kind is SnapshotKind.REFERENCE and snapshot.guid not in there:
                 with mirror.source_locked():
                     mirror.source.delete_snapshot(snapshot.guid)
-    except (MirrordError, OSError) as error:
-        mirror.catalogue.add_event(
-            mirror.id, "warning", f"a snapshot was not deleted at the source: {one_line(error)}"
-        )
     return None
 
 
-def _thaw(mirror: Mirror, where: Driver) -> None:
-    try:
-        where.thaw()
-    except (MirrordError, OSError) as error:
-        mirror.catalogue.add_event(
-            mirror.id, "warning", f"{where} could not be thawed: {one_line(error)}"
-        )
-
-
-def drop(mirror: Mirror, pending: Pending) -> None:
-    """Give up a transfer that could be resumed, with its checkpoint and its snapshot."""
+def drop(mirror: Mirror, pending: TransferBegin | None) -> None:
+    """Give up a transfer that could be resumed, if there is one, with its checkpoint and its
+    snapshot.
+    """
+    if pending is None:
+        return
     operation = failover_steps.begun(mirror)
-    mirror.destination.discard(pending.transfer_id)
+    mirror.destination.discard(pending.id)
     _take_back(mirror, pending.snapshot.name)
     gone = [pending.snapshot.guid] if _drop_snapshot(mirror, operation) else []
     mirror.catalogue.end(mirror.id, gone=gone)
@@ -330,11 +311,8 @@ def _take_back(mirror: Mirror, name: str) -> None:
     complete = [one.guid for one in listed if plan.usable(one)]
     if not ahead or mirror.destination.append_only or Role.LIVE in mirror.destination.roles():
         return
-    try:
+    with mirror.failure_noted(f"incomplete set {name} was not deleted at the destination"):
         mirror.destination.go_back(ahead[0], complete[-1] if complete else None, mirror.id, name)
-    except (MirrordError, OSError) as error:
-        text = f"incomplete set {name} was not deleted at the destination: {one_line(error)}"
-        mirror.catalogue.add_event(mirror.id, "warning", text)
 
 
 def end_owners(mirror: Mirror) -> None:
@@ -406,7 +384,7 @@ def _is_expired(mirror: Mirror, operation: Operation) -> bool:
     return clock.now_ns() - kept_ns > mirror.definition.checkpoint_days * _DAY_NS
 
 
-def _expire(mirror: Mirror, pending: Pending, staging: Staging) -> None:
+def _expire(mirror: Mirror, pending: TransferBegin, staging: Staging) -> None:
     """Discard an old checkpoint: it takes space, and a new update is larger anyway."""
     drop(mirror, pending)
     mirror.catalogue.add_event(
@@ -433,7 +411,10 @@ def _staging(mirror: Mirror, transfer_id: str) -> Staging | None:
     return None
 
 
-def _pending(mirror: Mirror, operation: Operation, staging: Staging | None) -> Pending | None:
+def _pending(mirror: Mirror, operation: Operation, staging: Staging | None) -> TransferBegin | None:
+    """The interrupted transfer, when it can be resumed from its checkpoint. (The catalogue keeps
+    why it is a full one.)
+    """
     resumable = Capability.RESUME in mirror.destination.capabilities
     if staging is None or not (staging.complete or (staging.checkpoint and resumable)):
         return None
@@ -450,13 +431,15 @@ def _pending(mirror: Mirror, operation: Operation, staging: Staging | None) -> P
     snapshot = here.get(arguments.guid)
     if snapshot is None or (base is not None and base not in here):
         return None  # users may delete their own snapshots: then the update is planned again
-    return Pending(
-        transfer_id=staging.transfer_id,
-        snapshot=snapshot,
-        base=base,
-        sequence=arguments.sequence,
-        show=arguments.show,
-        name=arguments.name,
+    return TransferBegin(
+        staging.transfer_id,
+        operation.verb,
+        base,
+        "",
+        snapshot,
+        arguments.sequence,
+        arguments.show,
+        str(mirror.source),
     )
 
 
@@ -469,7 +452,7 @@ def _drop_snapshot(mirror: Mirror, operation: Operation) -> bool:
     A source that cannot be reached keeps its snapshot, which is recorded as an event.
     """
     name, left = operation.arguments.name, False
-    try:
+    with mirror.failure_noted(f"the snapshot {name} was not deleted at the source"):
         there = {snapshot.guid for snapshot in mirror.destination.snapshots()}
         for snapshot in mirror.source.snapshots():
             if snapshot.name == name and snapshot.guid not in there:
@@ -478,11 +461,5 @@ def _drop_snapshot(mirror: Mirror, operation: Operation) -> bool:
                         mirror.source.delete_snapshot(snapshot.guid)
             elif snapshot.guid == operation.arguments.guid and snapshot.guid not in there:
                 left = pinning.is_left_to(mirror, snapshot)
-    except (MirrordError, OSError) as error:
-        mirror.catalogue.add_event(
-            mirror.id,
-            "warning",
-            f"the snapshot {name} was not deleted at the source: {one_line(error)}",
-        )
-        return False
-    return not left
+        return not left
+    return False

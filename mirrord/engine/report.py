@@ -168,17 +168,12 @@ def _base_risk(mirror: Mirror, row: MirrorRow, facts: VolumeFacts | None) -> str
         return ""
     if facts.mirror_id != mirror.id or not facts.shown:
         return ""
-    return _blocked(mirror, facts.shown)
-
-
-def _blocked(mirror: Mirror, guid: str) -> str:
-    """Why the next update is not possible, or ""."""
     try:
         with mirror.waiting.hurried(LOOK_S):
             here, there = mirror.source.snapshots(), mirror.destination.snapshots()
     except (MirrordError, OSError) as error:
         return f"the source cannot be reached: {one_line(error)}"
-    base = plan.find_base(mirror.name, here, there, guid)
+    base = plan.find_base(mirror.name, here, there, facts.shown)
     if isinstance(base, plan.Conflict):
         return f"no update is possible: {base.why}"
     why = plan.unrelated_reason(here, {one.guid for one in there})

@@ -275,8 +275,7 @@ def restore_all(mirror: Mirror, *, snapshot: str | None, yes: bool, force: bool 
             return Result("confirmation-required", "\n".join(failback.lines), failback.data())
         if not force:
             failover_steps.refuse_writers(mirror.source, mirror.name)
-        if recovered.pending is not None:
-            recovery.drop(mirror, recovered.pending)
+        recovery.drop(mirror, recovered.pending)
         with mirror.source_locked():
             arguments = Arguments(chosen=chosen.name, base=base)
             begin_failback(mirror, failback, mirror.source, arguments)

@@ -5,7 +5,8 @@ Each fault is a problem in `status` and an alarm of the daemon; docs/alarms.md.
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 from mirrord.catalogue.store import MirrorRow
 from mirrord.core.errors import MirrordError
@@ -18,6 +19,8 @@ from mirrord.engine import relation
 from mirrord.engine.mirror import Mirror, one_line
 from mirrord.system import clock, locks
 from mirrord.system.waiting import LOOK_S
+
+T = TypeVar("T")
 
 #: Less than this is a full file system: not even the records of a transfer fit.
 _FULL_BYTES = 1 << 20
@@ -80,10 +83,8 @@ def look_at_source(mirror: Mirror) -> tuple[Finding, ...]:
     """Whether there is a volume at the source. One that cannot be reached is not reported here: it
     is a risk for the base.
     """
-    try:
-        with mirror.waiting.hurried(LOOK_S):
-            facts = mirror.source.facts()
-    except (MirrordError, OSError):
+    facts = _answer(mirror, mirror.source.facts)
+    if facts is None:
         return ()
     if facts.frozen and mirror.catalogue.operation(mirror.id) is None:
         text = f"the source {mirror.source} is frozen; 'mirrord abort {mirror.name}' thaws it"
@@ -96,17 +97,22 @@ def look_at_source(mirror: Mirror) -> tuple[Finding, ...]:
     return (Finding(AlarmKind.SOURCE, Level.ERROR, text),)
 
 
+def _answer(mirror: Mirror, ask: Callable[[], T]) -> T | None:
+    """What an end says; None when it cannot be reached, or does not answer soon."""
+    try:
+        with mirror.waiting.hurried(LOOK_S):
+            return ask()
+    except (MirrordError, OSError):
+        return None
+
+
 def _fault(text: str) -> Finding:
     return Finding(AlarmKind.DESTINATION, Level.ERROR, text)
 
 
 def _taken_over(mirror: Mirror) -> str:
     """That another host controls the mirror, and may have changed the destination; "" otherwise."""
-    try:
-        with mirror.waiting.hurried(LOOK_S):
-            record = mirror.destination.drivers[0].relationship(mirror.id)
-    except (MirrordError, OSError):
-        return ""
+    record = _answer(mirror, lambda: mirror.destination.drivers[0].relationship(mirror.id))
     why = relation.other_controller(mirror, record) if record is not None else ""
     return f"{relation.CONTROLLED}: {why}" if why else ""
 
@@ -159,11 +165,8 @@ def _is_another(mirror: Mirror, guid: str) -> bool:
     row = mirror.catalogue.mirror(mirror.id)
     if row is None or row.confirmed_guid == guid or locks.holder_of(mirror.run.lock) is not None:
         return False
-    try:
-        with mirror.waiting.hurried(LOOK_S):
-            return mirror.destination.facts().shown == guid
-    except (MirrordError, OSError):
-        return False
+    facts = _answer(mirror, mirror.destination.facts)
+    return facts is not None and facts.shown == guid
 
 
 def _another(mirror: Mirror, row: MirrorRow, name: str, taken_ns: int) -> Finding:
@@ -185,11 +188,7 @@ def _name(mirror: Mirror, guid: str, snapshot: Snapshot | None) -> str:
 
 
 def _snapshot(mirror: Mirror, guid: str) -> Snapshot | None:
-    try:
-        with mirror.waiting.hurried(LOOK_S):
-            listed = mirror.destination.snapshots()
-    except (MirrordError, OSError):
-        return None
+    listed = _answer(mirror, mirror.destination.snapshots) or ()
     return next((snapshot for snapshot in listed if snapshot.guid == guid), None)
 
 

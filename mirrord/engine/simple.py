@@ -123,7 +123,7 @@ def _abort_held(mirror: Mirror, *, hard: bool, stopped: bool) -> Result:
             kept = " Its checkpoint was discarded."
         elif pending is not None:
             done = {s.transfer_id: s.received_bytes for s in mirror.destination.stagings()}
-            size = format_size(done.get(pending.transfer_id, 0))
+            size = format_size(done.get(pending.id, 0))
             kept = (
                 f" A checkpoint of {size} is kept: the next transfer resumes from there "
                 f"('mirrord abort {mirror.name} --hard' discards it)."
@@ -208,8 +208,7 @@ def release(mirror: Mirror) -> Result:
     with mirror.hold(Verb.RELEASE):
         pending = recovery.recover(mirror).pending
         mirror.permit(Verb.RELEASE)
-        if pending is not None:
-            recovery.drop(mirror, pending)
+        recovery.drop(mirror, pending)
         trouble = _unpin(mirror, mirror.source, mirror.destination)
         count = _drop_references(mirror)
         deleted = counted(count, "reference snapshot")
@@ -281,8 +280,7 @@ def _delete_held(mirror: Mirror, *, yes: bool, keep_snapshots: bool) -> Result:
         if not (yes and mirror.row().state is State.MIRRORED):
             mirror.permit(Verb.DELETE)
         cascade.refuse_middle(mirror)
-        if pending is not None:
-            recovery.drop(mirror, pending)
+        recovery.drop(mirror, pending)
         count, trouble = 0, _unpin(mirror, mirror.source, mirror.destination)
         if not keep_snapshots:
             try:

@@ -7,7 +7,6 @@ of their pause; the agents there have their own.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 from mirrord.core.errors import LinkLost, MirrordError, Unreachable
 from mirrord.core.pause import LeftPaused
 from mirrord.core.records import AlarmKind, Finding, Level
+from mirrord.system import files
 from mirrord.system.waiting import LOOK_S
 
 if TYPE_CHECKING:
@@ -44,10 +44,7 @@ def forsaken(folder: Path, known: Collection[str]) -> list[Path]:
     """The records of mirrors that are not defined any more, or not in this way. known: the ids of
     those that are. Each update looks for them: in a folder of their own, which is mostly empty.
     """
-    try:
-        names = sorted(os.listdir(folder / FOLDER))
-    except FileNotFoundError:
-        return []
+    names = files.names_in(folder / FOLDER)
     return [folder / FOLDER / name for name in names if name not in known]
 
 

@@ -42,27 +42,27 @@ class Tally:
 
 
 class LegProgress:
-    """The `Progress` of one leg."""
+    """The progress of one leg: what a transfer needs of `RunFiles`."""
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
         self.watcher: Watcher = _Activities(tally)
-        #: As in `Progress`; done_bytes: of the stream, including an earlier attempt.
+        #: As in `RunFiles`; done_bytes: of the stream, including an earlier attempt.
         self.estimate_bytes = self.moved_bytes = self.done_bytes = 0
 
     def check_abort(self) -> None:
-        """See `Progress.check_abort`; another leg's failure counts as well."""
+        """See `RunFiles.check_abort`; another leg's failure counts as well."""
         self._tally.check()
         self._tally.run.check_abort()
 
     def begin_transfer(self, name: str, estimate_bytes: int, done_bytes: int) -> None:
-        """See `Progress.begin_transfer`."""
+        """See `RunFiles.begin_transfer`."""
         with self._tally.lock:
             self.estimate_bytes, self.moved_bytes, self.done_bytes = estimate_bytes, 0, done_bytes
             self._tally.begin(name)
 
     def moved(self, stream_bytes: int, done_bytes: int) -> None:
-        """See `Progress.moved`."""
+        """See `RunFiles.moved`."""
         with self._tally.lock:
             self.moved_bytes += stream_bytes
             self.done_bytes = done_bytes

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mirrord.core.model import (
+    UNKNOWN_SNAPSHOT,
     BlockStates,
     Delta,
     Divergence,
     FileChange,
     Role,
     Snapshot,
-    SnapshotKind,
     Staging,
     VolumeFacts,
 )
 from mirrord.core.sets import joined, together
 
-_NOTHING = Snapshot("", "", SnapshotKind.REFERENCE, 0, 0, intact=False)
 #: The role of an end whose members have different ones is the first of these that occurs: when a
 #: member is lost the end is absent, and when one is live nothing may be overwritten.
 _ROLES = (Role.FOREIGN, Role.ABSENT, Role.LIVE, Role.MIRROR)
@@ -149,7 +148,7 @@ def staging(parts: Sequence[Staging | None], held: Sequence[Snapshot | None]) ->
     return Staging(
         transfer_id=there[0].transfer_id,
         base=joined(base or "" for base in bases) if any(bases) else None,
-        snapshot=together(snapshots) if any_known else _NOTHING,
+        snapshot=together(snapshots) if any_known else UNKNOWN_SNAPSHOT,
         complete=all(done),
         checkpoint=checkpoint or None,
         received_bytes=sum(one.received_bytes for one in there),

@@ -6,7 +6,7 @@ The destination's view does not change before `Driver.commit`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mirrord.core.errors import (
     CheckpointUseless,
@@ -23,11 +23,14 @@ from mirrord.core.units import format_size
 from mirrord.drivers.contract import Driver
 from mirrord.drivers.streams import SendStream
 from mirrord.engine.fanout import Fanout
-from mirrord.engine.progress import Progress
 from mirrord.engine.throttle import Throttle
 from mirrord.system import clock
 from mirrord.system.native import StreamChecksum
 from mirrord.system.waiting import Waiting
+
+if TYPE_CHECKING:
+    from mirrord.engine.progress import RunFiles
+    from mirrord.engine.tally import LegProgress
 
 #: Pauses before a broken link is retried, and how long to retry without moving a byte.
 _PAUSE_FIRST_S = 0.1
@@ -76,7 +79,7 @@ class Route(NamedTuple):
     sender: Driver
     receiver: Driver
     mirror_id: str
-    run: Progress
+    run: RunFiles | LegProgress
     watcher: Watcher
     throttle: Throttle
     waiting: Waiting

@@ -41,7 +41,7 @@ from mirrord.engine import (
 )
 from mirrord.engine.cycle import Total, commit, prepare
 from mirrord.engine.mirror import Mirror, check_destination, check_source
-from mirrord.engine.recovery import Pending, Recovered
+from mirrord.engine.recovery import Recovered
 from mirrord.engine.ship import legs, ship
 from mirrord.system import clock
 from mirrord.system.waiting import HURRY_S
@@ -65,7 +65,7 @@ def initialize(mirror: Mirror) -> Result:
         if not prepared:
             stack.enter_context(mirror.destination.lock(f"mirrord initialize {mirror.name}"))
         places.remember(mirror)
-        return _transfer_all(mirror, Verb.INITIALIZE, recovered, full_reason="first transfer")
+        return update_held(mirror, recovered, verb=Verb.INITIALIZE)
 
 
 def update(mirror: Mirror) -> Result:
@@ -76,21 +76,17 @@ def update(mirror: Mirror) -> Result:
         return update_held(mirror, recovered)
 
 
-def update_held(mirror: Mirror, recovered: Recovered, *, replaced: bool = False) -> Result:
-    """An update by a caller that already holds the mirror. replaced: accept another volume in the
-    place of the source.
-    """
-    return _transfer_all(mirror, Verb.UPDATE, recovered, full_reason="", replaced=replaced)
-
-
-def _transfer_all(
-    mirror: Mirror, verb: Verb, recovered: Recovered, *, full_reason: str, replaced: bool = False
+def update_held(
+    mirror: Mirror, recovered: Recovered, *, verb: Verb = Verb.UPDATE, replaced: bool = False
 ) -> Result:
+    """An update, or the first transfer, by a caller that already holds the mirror. replaced: accept
+    another volume in the place of the source.
+    """
     started_s, total = clock.monotonic_s(), Total()
     _demand_proof(mirror)
     pending = recovered.pending
     if pending is not None:
-        _finish_pending(mirror, verb, pending, full_reason, total)
+        _finish_pending(mirror, pending, total)
         if pending.show and verb is Verb.INITIALIZE:
             pinning.renew(mirror)
             return _done(mirror, pending.snapshot, total, started_s)
@@ -103,7 +99,6 @@ def _transfer_all(
         for staging in mirror.destination.stagings():
             mirror.destination.discard(staging.transfer_id)
     base = _base(mirror, here, there, shown, first=verb is Verb.INITIALIZE)
-    full_reason = full_reason or "the destination has no complete snapshot to update from"
     if base is not None and not replaced:
         check_descent(mirror, here, {one.guid for one in there})
     here = prune.drop_aborted(mirror, here, there, base)
@@ -126,19 +121,7 @@ def _transfer_all(
     try:
         with hooks.around(mirror, "transfer", snapshot=incremental.name) as hook_facts:
             for step in steps:
-                begun = TransferBegin(
-                    os.urandom(8).hex(),
-                    verb.value,
-                    step.base,
-                    "" if step.base else full_reason,
-                    step.snapshot,
-                    sequence,
-                    step.show,
-                    str(mirror.source),
-                    mirror.source.spread_ms(step.snapshot.guid),
-                    mirror.source.pauses.get(step.snapshot.guid),
-                )
-                _cycle(mirror, begun, total)
+                _cycle(mirror, _begun(mirror, verb, step, sequence), total)
             hook_facts["bytes"] = str(total.stream_bytes)
     except (NotFound, Diverged) as error:
         better = _vanished(mirror, own) or error
@@ -153,6 +136,24 @@ def _transfer_all(
             mirror, [*here, incremental], [*there, *sent], shown=incremental.guid
         )
     return _done(mirror, incremental, total, started_s)
+
+
+def _begun(mirror: Mirror, verb: Verb, step: plan.Step, sequence: int) -> TransferBegin:
+    full_reason = "the destination has no complete snapshot to update from"
+    if verb is Verb.INITIALIZE:
+        full_reason = "first transfer"
+    return TransferBegin(
+        os.urandom(8).hex(),
+        verb.value,
+        step.base,
+        "" if step.base else full_reason,
+        step.snapshot,
+        sequence,
+        step.show,
+        str(mirror.source),
+        mirror.source.spread_ms(step.snapshot.guid),
+        mirror.source.pauses.get(step.snapshot.guid),
+    )
 
 
 def check_descent(mirror: Mirror, here: list[Snapshot], common: set[str]) -> None:
@@ -219,22 +220,10 @@ def _demand_proof(mirror: Mirror) -> None:
         proof.demand(mirror)
 
 
-def _finish_pending(
-    mirror: Mirror, verb: Verb, pending: Pending, full_reason: str, total: Total
-) -> None:
+def _finish_pending(mirror: Mirror, pending: TransferBegin, total: Total) -> None:
     """Resume an interrupted transfer from its checkpoint."""
-    begun = TransferBegin(
-        pending.transfer_id,
-        verb.value,
-        pending.base,
-        "" if pending.base else full_reason,
-        pending.snapshot,
-        pending.sequence,
-        pending.show,
-        str(mirror.source),
-    )
     try:
-        _cycle(mirror, begun, total, held=mirror.destination.held(pending.snapshot.name))
+        _cycle(mirror, pending, total, held=mirror.destination.held(pending.snapshot.name))
         if not pending.show:
             recovery.end_owners(mirror)
     except BaseException as error:

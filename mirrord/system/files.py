@@ -30,6 +30,14 @@ def opened(path: str | Path, flags: int = os.O_RDONLY, mode: int = 0o777) -> Ite
         os.close(descriptor)
 
 
+def names_in(folder: str | Path) -> list[str]:
+    """The names in a folder, sorted; none when it does not exist (any more)."""
+    try:
+        return sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
+
+
 def stamp(path: str | Path) -> tuple[int, ...] | None:
     """What differs once the file at `path` was written or replaced. None: there is none, or it was
     changed just now, so that another change could have the same time: read it again.

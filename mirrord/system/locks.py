@@ -54,13 +54,21 @@ def try_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
     return True
 
 
-def lock_within(descriptor: int, patience_s: float) -> bool:
-    """Take the kernel lock of an open file or folder; False when another has it for that long."""
+def lock_within(
+    descriptor: int,
+    patience_s: float,
+    *,
+    poll_s: float = _POLL_PLAIN_S,
+    hopeless: Callable[[], object] = lambda: False,
+) -> bool:
+    """Take the kernel lock of an open file or folder; False when another has it for that long, or
+    as soon as the wait is `hopeless`.
+    """
     deadline_s = clock.monotonic_s() + patience_s
     while not try_lock(descriptor):
-        if clock.monotonic_s() >= deadline_s:
+        if clock.monotonic_s() >= deadline_s or hopeless():
             return False
-        clock.sleep_s(_POLL_PLAIN_S)
+        clock.sleep_s(poll_s)
     return True
 
 
@@ -120,12 +128,7 @@ def _record(descriptor: int, text: bytes) -> None:
 
 def _take(descriptor: int) -> bool:
     """Take the lock. A lock without a record may just be a query for its holder: wait briefly."""
-    deadline_s = clock.monotonic_s() + _QUERY_S
-    while not try_lock(descriptor):
-        if clock.monotonic_s() > deadline_s or _recorded(descriptor):
-            return False
-        clock.sleep_s(0.001)
-    return True
+    return lock_within(descriptor, _QUERY_S, poll_s=0.001, hopeless=lambda: _recorded(descriptor))
 
 
 def _recorded(descriptor: int) -> bytes:

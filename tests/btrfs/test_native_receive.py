@@ -367,17 +367,6 @@ def _go_on_in(image: Path, home: Path, base: Snapshot, snapshot: Snapshot, least
     image.unlink()
 
 
-def test_what_earlier_versions_kept_is_removed(pair: Pair) -> None:
-    """They kept the stream itself."""
-    base = pair.initialize()
-    spool = kept_of(pair).with_name("spool")
-    for remove in (lambda: pair.update(base, "next"), lambda: pair.destination.forget()):
-        spool.mkdir()
-        (spool / "t").write_bytes(b"mrspool1")
-        remove()
-        assert not spool.exists()
-
-
 def test_nothing_is_left_of_a_transfer_that_is_discarded_or_forgotten(pair: Pair) -> None:
     base, snapshot, whole = grown(pair)
     interrupted(pair, base, snapshot, whole[:5_000_000])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mirrord.core.errors import Refused
 from mirrord.core.model import SnapshotKind
-from mirrord.drivers.refusals import snapshot_missing
+from mirrord.drivers.refusals import demand_snapshot
 from mirrord.drivers.zfs.commands import command
 from mirrord.drivers.zfs.dataset import marks, mounting
 from mirrord.drivers.zfs.dataset.marks import SnapshotMark
@@ -79,9 +79,8 @@ def by_commands(places: Sequence[Place], name: str, mark: SnapshotMark, where: s
     return [Taken(one, None, 0) for one in held]
 
 
-def _own(one: Entry | None, full: str, where: str) -> Entry:
-    if one is None:
-        raise snapshot_missing(where, full)
+def _own(found: Entry | None, full: str, where: str) -> Entry:
+    one = demand_snapshot(found, where, full)
     if one.mark is None or one.mark.transfer or one.mark.kind is not SnapshotKind.REFERENCE:
         raise Refused(
             f"another snapshot with the name {one.name} exists",

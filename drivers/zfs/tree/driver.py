@@ -64,13 +64,10 @@ class TreeDriver(ZfsTrees, TreeFailover):
         self, tree: Tree, base: str | None, incremental: str
     ) -> list[tuple[str, Entry | None, Entry]]:
         """For each member (dataset, its snapshot in the base, its snapshot), the root first."""
-        where, newer = str(self), tree.root_entry(incremental)
-        if newer is None:
-            raise texts.snapshot_missing(where, incremental)
-        older = tree.root_entry(base) if base is not None else None
-        if base is not None and older is None:
-            raise texts.base_missing(where, base)
-        before = tree.together(older) if older is not None else {}
+        where, before = str(self), {}
+        newer = texts.demand_snapshot(tree.root_entry(incremental), where, incremental)
+        if base is not None:
+            before = tree.together(texts.demand_base(tree.root_entry(base), where, base))
         after = tree.together(newer)
         check_count(list(after), where)
         return [
@@ -85,9 +82,8 @@ class TreeDriver(ZfsTrees, TreeFailover):
         where, tree = str(self), self._look()
         found = []
         for name, older, newer in self._members(tree, base, incremental):
-            accounts = compare.accounts(older, newer, where)
-            if accounts is None:
-                raise texts.snapshot_missing(where, newer.guid)
+            read = compare.accounts(older, newer, where)
+            accounts = texts.demand_snapshot(read, where, newer.guid)
             one = deltas.between(
                 tree.place(name), older, newer, accounts, where, states=states, files=files
             )
@@ -177,9 +173,8 @@ class TreeDriver(ZfsTrees, TreeFailover):
         if rollback is not None:
             tree_failover.finish(self._look(beside=True), rollback, None, where)
         tree = self._look(beside=True)
-        entry = tree.root_entry(request.base) if request.base is not None else None
-        if request.base is not None and entry is None:
-            raise texts.base_missing(where, request.base)
+        if request.base is not None:
+            texts.demand_base(tree.root_entry(request.base), where, request.base)
         if request.base is None and tree.own(self.location):
             held = tree.own(self.location)[-1]
             if held.guid != request.snapshot.guid:

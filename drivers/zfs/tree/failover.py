@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Collection, Sequence
 
 from mirrord.core.model import Divergence, FileChange, SnapshotKind
-from mirrord.drivers.refusals import base_missing
+from mirrord.drivers.refusals import base_missing, demand_base
 from mirrord.drivers.zfs.commands import command
 from mirrord.drivers.zfs.dataset import marks, mounting, names, writers
 from mirrord.drivers.zfs.dataset.marks import Mark, SnapshotMark
@@ -235,9 +235,7 @@ def _unmount(tree: Tree, members: Collection[str], where: str, *, force: bool) -
 
 def divergence(tree: Tree, guid: str, *, limit: int, where: str) -> Divergence:
     """See `Driver.divergence`: the sum over the members."""
-    entry = tree.root_entry(guid)
-    if entry is None:
-        raise base_missing(where, guid)
+    entry = demand_base(tree.root_entry(guid), where, guid)
     target, bytes_, total, newer = tree.together(entry), 0, 0, list[str]()
     changes: list[FileChange] = []
     for name in tree.mirrored():

@@ -59,9 +59,8 @@ class ZfsTreeReceiver(TreeReceiver):
     def _open(self, member: Member) -> ZfsReceiver:
         tree = self._tree
         assert tree is not None
-        location = location_of(tree, member)
-        if location is None:
-            raise refusals.base_missing(f"{self._where}/{member.path}", str(member.base))
+        at = f"{self._where}/{member.path}"
+        location = refusals.demand_base(location_of(tree, member), at, str(member.base))
         request, listed = request_of(self._request, member), tree.listings.get(location)
         where = f"zfs:{location}"
         held_receive.drop(location)

@@ -152,9 +152,7 @@ class TreeFailover(freezing.Freezable, TreeVolume):
                 arrange.mount(self._look())
                 return self._kept(keep_as)
         tree = self._look(beside=True)
-        entry = tree.root_entry(guid)
-        if entry is None:
-            raise texts.base_missing(where, guid)
+        entry = texts.demand_base(tree.root_entry(guid), where, guid)
         failover.refuse_diverged(entry, where)
         kept = tree_failover.roll_back(
             tree,

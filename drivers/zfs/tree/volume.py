@@ -205,9 +205,7 @@ class TreeVolume(Driver, Clones):
     def members(self, guid: str) -> dict[str, str]:
         """See `Driver.members`."""
         tree = self._look(beside=True)
-        entry = tree.root_entry(guid)
-        if entry is None:
-            raise texts.snapshot_missing(str(self), guid)
+        entry = texts.demand_snapshot(tree.root_entry(guid), str(self), guid)
         found = tree.together(entry)
         return {one.guid: tree.path(name) for name, one in found.items()}
 

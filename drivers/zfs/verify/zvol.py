@@ -30,7 +30,7 @@ _UNREADABLE = ("Input/output error", "insufficient replicas")
 
 
 class ZvolTree(VolumeTrees):
-    """Computes the tree of a snapshot: see `snapshottrees.Tree`."""
+    """Computes the tree of a snapshot: see `snapshottrees.VolumeTrees`."""
 
     def __init__(
         self, sending: Sending, size: int, request: VerifyRequest, waiting: Waiting

@@ -115,14 +115,11 @@ class DatasetCache:
         """The pair as it is now. Raises `NotFound`, `Diverged`."""
         place = self.place(fresh=True)
         found = self.listing(place)
-        newer = found.find(incremental)
-        if newer is None:
-            raise texts.snapshot_missing(self._where, incremental)
+        newer = texts.demand_snapshot(found.find(incremental), self._where, incremental)
         older = None
         if base is not None:
-            older = found.find(base) or found.bookmark(base)
-            if older is None:
-                raise texts.base_missing(self._where, base)
+            left = found.find(base) or found.bookmark(base)
+            older = texts.demand_base(left, self._where, base)
         return place, older, newer
 
     def for_deletion(self, guid: str, *, live: bool) -> tuple[Place, Listing]:

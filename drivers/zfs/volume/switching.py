@@ -161,9 +161,7 @@ class ZfsFailover(freezing.Freezable, ZfsDataset):
         held_receive.drop(self.location)
         place = self._recover(place)
         found = self._list(place)
-        target = found.find(guid)
-        if target is None:
-            raise texts.base_missing(where, guid)
+        target = texts.demand_base(found.find(guid), where, guid)
         failover.refuse_diverged(target, where)
         return failover.rollback(
             place, found, target, mirror_id=mirror_id, keep_as=keep_as, where=where

@@ -306,9 +306,7 @@ class ZfsDataset(Driver, Clones, Pool):
         place = self._live()
         assert place.here is not None
         found = self._list(place)
-        one = found.find(guid) or found.bookmark(guid)
-        if one is None:
-            raise texts.snapshot_missing(where, guid)
+        one = texts.demand_snapshot(found.find(guid) or found.bookmark(guid), where, guid)
         if one.dataset != self.location:
             return True  # it was set aside: the volume was rolled back to an older one
         compare.sync([place.here], where)
