@@ -23,23 +23,7 @@ _TIMES_MAX = 10_000
 def named(folder: Path) -> list[NamedSchedule]:
     """The named schedules with what they say."""
     schedules = Schedules(folder)
-    found = []
-    for name in schedules.names():
-        each = schedules.named(name)
-        own = (folder / f"{name}.toml").exists()
-        found.append(
-            NamedSchedule(
-                name,
-                each.description,
-                tuple(each.run),
-                each.zone,
-                each.jitter,
-                tuple(each.windows),
-                tuple(each.blackouts),
-                str(folder / f"{name}.toml") if own else "mirrord",
-            )
-        )
-    return found
+    return [schedules.named(name) for name in schedules.names()]
 
 
 def past_runs(mirror: Mirror) -> list[Run]:
