@@ -26,7 +26,7 @@ from mirrord.drivers.live import Live, live_of
 from mirrord.drivers.streams import CHUNK_BYTES_MAX, Receiver, SendStream
 from mirrord.drivers.verification import Verification, verification_of
 from mirrord.link.exchange import Exchange
-from mirrord.link.streams import Incoming, LinkSink
+from mirrord.link.streams import Incoming
 from mirrord.system.explain import explained
 from mirrord.system.paths import standard
 from mirrord.wire.methods import METHODS, Method, Opened, PeerLock, PeerPause, Right
@@ -286,7 +286,7 @@ def _run(method: Method, opened: _Opened, exchange: Exchange, arguments: dict[st
 def _send(stream: SendStream, exchange: Exchange) -> None:
     while stream.skip():
         exchange.check()
-    sink = LinkSink(exchange) if exchange.pumps else None
+    sink = exchange if exchange.pumps else None
     while (moved := stream.pass_on(sink, CHUNK_BYTES_MAX) if sink else None) != 0:
         if moved is not None:
             continue
