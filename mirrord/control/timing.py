@@ -6,7 +6,6 @@ import itertools
 from pathlib import Path
 
 from mirrord.config.schedules import Schedules
-from mirrord.core.errors import UsageError
 from mirrord.core.reports import NamedSchedule, NextRun, NextRuns
 from mirrord.core.states import State
 from mirrord.engine.mirror import Mirror
@@ -16,8 +15,6 @@ from mirrord.schedules.schedule import Next, Schedule
 from mirrord.system import clock
 
 _RUNS = 24
-#: Who may only look could keep the service at work for as long as they like otherwise.
-_TIMES_MAX = 10_000
 
 
 def named(folder: Path) -> list[NamedSchedule]:
@@ -42,8 +39,6 @@ def past_runs(mirror: Mirror) -> list[Run]:
 
 def next_times(mirror: Mirror, folder: Path, *, count: int) -> NextRuns:
     """The next times of a mirror, and why each."""
-    if not 1 <= count <= _TIMES_MAX:
-        raise UsageError(f"--count {count} is out of range", why=f"expected 1 to {_TIMES_MAX}")
     schedule = Schedules(folder, zone=mirror.relation.zone).of(mirror.definition)
     report = NextRuns(
         mirror.name,
