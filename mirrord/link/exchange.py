@@ -245,7 +245,8 @@ class Exchange:
 
         Raises `Damaged` if its checksum does not match, the other end's error, `LinkLost`.
         """
-        self._grant()
+        if granted := self._inlet.due():  # the credit of the data that was read before
+            self._tell(Type.CREDIT, granted)
         self.waiting.granted(self._inlet.wait)
         found = self._inlet.take()
         if found is None:
@@ -292,11 +293,6 @@ class Exchange:
                 why="its checksum or its length does not match",
                 hint="Nothing was applied; run the same command again.",
             )
-
-    def _grant(self) -> None:
-        """Return the credit of the data that was read before."""
-        if granted := self._inlet.due():
-            self._tell(Type.CREDIT, granted)
 
     # Sending
 

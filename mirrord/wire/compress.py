@@ -7,8 +7,7 @@ may be sent over several sockets. No clock or threads here; the caller passes th
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import NamedTuple
 
 import zstandard
@@ -335,22 +334,15 @@ class Packer:
     def pack(self, piece: bytes | memoryview) -> tuple[int, bytes | memoryview]:
         """The piece as it is sent: its compression (RAW, ZSTD), and its bytes."""
         began_s = self._now_s()
-        with self._compressor() as compressor:
-            flag, payload, level = compressor.pack(piece, self.chooser.level(began_s))
-        if level:
-            self.chooser.packed(level, len(piece), len(payload), self._now_s() - began_s)
-        return flag, payload
-
-    @contextmanager
-    def _compressor(self) -> Iterator[Compressor]:
         try:
             compressor = self._idle.pop()
         except IndexError:
             compressor = Compressor()
-        try:
-            yield compressor
-        finally:
-            self._idle.append(compressor)
+        flag, payload, level = compressor.pack(piece, self.chooser.level(began_s))
+        self._idle.append(compressor)
+        if level:
+            self.chooser.packed(level, len(piece), len(payload), self._now_s() - began_s)
+        return flag, payload
 
     def sent(self, count: int, seconds: float) -> None:
         """`count` compressed bytes were written in `seconds`."""
