@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
 
 import zstandard
 
@@ -36,17 +35,6 @@ _WORTH = 0.06
 _KEPT = 0.03
 
 
-class Packed(NamedTuple):
-    """A chunk as it is sent.
-
-    flag: RAW or ZSTD. level: at which it was compressed; 0: compression was not tried.
-    """
-
-    flag: int
-    payload: bytes | memoryview
-    level: int
-
-
 class Compressor:
     """Compresses chunks. Used by one thread at a time; releases the GIL while it compresses."""
 
@@ -68,18 +56,19 @@ class Compressor:
             sample = b"".join([chunk[at : at + _SAMPLE_BYTES] for at in starts])
         return len(self._at(1).compress(sample)) < len(sample) * (1 - _WORTH)
 
-    def pack(self, chunk: bytes | memoryview, level: int) -> Packed:
-        """The chunk compressed at that level (0: off), or raw if that saves almost nothing.
+    def pack(self, chunk: bytes | memoryview, level: int) -> tuple[int, bytes | memoryview, int]:
+        """The chunk compressed at that level (0: off), or raw if that saves almost nothing: RAW or
+        ZSTD; as it is sent; and at which level compression was tried, 0: it was not.
 
         If the data is not compressible (for example, compressed by the file system already) only
         a sample is tried.
         """
         if level <= 0 or not len(chunk) or not self.worth(chunk):
-            return Packed(RAW, chunk, 0)
+            return RAW, chunk, 0
         packed = self._at(level).compress(chunk)
         if len(packed) > len(chunk) * (1 - _KEPT):
-            return Packed(RAW, chunk, level)
-        return Packed(ZSTD, packed, level)
+            return RAW, chunk, level
+        return ZSTD, packed, level
 
 
 def unpack(flag: int, payload: bytes | memoryview, size_max: int) -> bytes:
