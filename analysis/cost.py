@@ -215,7 +215,8 @@ class _Candidates:
         terms = self._terms
         need = risk.link_need(updates, terms.kind, terms.overhead_s).rate
         most = _FASTER * max(self._peak, need)
-        links = self._links(float(updates.sizes(terms.kind).sum()) / self._span_s(updates), most)
+        span_s = max(int(updates.end_ns[-1] - updates.start_ns[0]), 1) / NS
+        links = self._links(float(updates.sizes(terms.kind).sum()) / span_s, most)
         sustained = [
             link
             for link in links
@@ -230,10 +231,6 @@ class _Candidates:
         if not sustained:
             return [self._scheduled(updates, need, links[-1], fits=False)]
         return [self._scheduled(updates, need, link, fits=True) for link in sustained]
-
-    @staticmethod
-    def _span_s(updates: Updates) -> float:
-        return max(int(updates.end_ns[-1] - updates.start_ns[0]), 1) / NS
 
     def _scheduled(
         self, updates: Updates, need: float, link: float | Rates, *, fits: bool

@@ -9,7 +9,6 @@ trace).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 from mirrord.core.errors import UsageError
 from mirrord.core.units import format_duration
@@ -54,19 +53,11 @@ class Grid:
     lag: LagTarget | None = None
 
     def __post_init__(self) -> None:
-        given = [each for each in (self.seconds, self.boundaries, self.lag) if each is not None]
-        if len(given) != 1:
-            raise UsageError(
-                f"the grid '{self.label}' needs exactly one of length, instants and lag target"
-            )
         if self.seconds is not None and not 1e-6 <= self.seconds <= 1e9:
             raise UsageError(
                 f"an update interval of {self.seconds:g} s is out of range",
                 hint="Give an interval from 1 microsecond to 30 years.",
             )
-        instants = self.boundaries or ()
-        if any(b <= a for a, b in pairwise(instants)):
-            raise UsageError(f"the instants of the grid '{self.label}' are not ascending")
 
 
 def fixed(seconds: float) -> Grid:
@@ -85,12 +76,8 @@ def scheduled(
     """The updates of a schedule between a trace's first and last record (trace time, ns).
 
     A trace without a date is assumed to begin on a Monday at 00:00 UTC. seed: the mirror's id,
-    which determines phase and jitter. `UsageError` for a lag target (use `lag_target`).
+    which determines phase and jitter. Not for a lag target, which has no fixed times.
     """
-    if schedule.lag_s is not None:
-        raise UsageError(
-            "a lag target has no fixed times", hint="Give the link's rate as well, which it needs."
-        )
     epoch_ns = epoch_of(facts, first_ns)
     instants: list[int] = []
     at_ns = first_ns + epoch_ns
@@ -117,12 +104,8 @@ def lag_target(
 ) -> Grid:
     """Updates as the daemon would start them for a lag target (`mirrord.schedules.lag`).
 
-    rate: the link's, bytes per second. schedule: for its windows and blackouts.
+    rate: the link's, bytes per second, above 0. schedule: for its windows and blackouts.
     """
-    if not target_s >= 1:
-        raise UsageError(f"a lag of {target_s:g} s is out of range", hint="Give 1 s or more.")
-    if not rate > 0 or overhead_s < 0:
-        raise UsageError("a lag target needs a link with a rate above 0")
     epoch_ns = epoch_of(facts, first_ns) if facts else _UNDATED_NS - first_ns
     target = LagTarget(target_s, rate, overhead_s, schedule, epoch_ns)
     return Grid(f"lag {format_duration(target_s)}", lag=target)

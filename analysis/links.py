@@ -13,7 +13,7 @@ _SERIES = (
 #: The slowest link that `--link` accepts; the first step is 8.2 kbit/s.
 RATE_MIN = 1024.0
 #: The fastest link, bytes per second: beyond it every update is immediate.
-_RATE_MAX = 1e15
+RATE_MAX = 1e15
 
 
 def step_from(rate: float) -> float:
@@ -26,13 +26,13 @@ def step_from(rate: float) -> float:
             found = float(round(digits * 10.0**power / 8))
             if found >= max(rate, RATE_MIN):
                 return found
-    return _RATE_MAX
+    return RATE_MAX
 
 
 def steps(first: float, last: float) -> list[float]:
     """All steps from the first that carries `first` to the first that carries `last`."""
     found = [step_from(first)]
-    while found[-1] < last and found[-1] < _RATE_MAX:
+    while found[-1] < last and found[-1] < RATE_MAX:
         found.append(step_from(found[-1] * 1.04))
     return found
 
@@ -47,8 +47,8 @@ def fastest(link: Rates) -> float | None:
 
 
 def slowest(link: Rates) -> float:
-    """A link's rate in its slowest hours, bytes per second."""
-    return min(_RATE_MAX if rate is None else rate for rate in _rates(link))
+    """A link's rate in its slowest hours, bytes per second; `RATE_MAX`: it is never limited."""
+    return min(RATE_MAX if rate is None else rate for rate in _rates(link))
 
 
 def _rates(link: Rates) -> list[float | None]:

@@ -5,7 +5,7 @@ policy to compare, and the search for the link that keeps a mirror synchronous.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mirrord.analysis.links import steps
 from mirrord.analysis.modes import PERIOD_S, Link, Outcome, Scenario, simulate
@@ -57,26 +57,17 @@ class Plan:
     in_sync: float = 0.999
     period_s: float = PERIOD_S
 
-    def link(self, rate: float) -> Link:
-        """The link of this rate."""
-        return Link(round(rate), self.round_trip_s, self.storage_s)
-
     def scenario(self, keys: DynamicKeys, rate: float) -> Scenario:
         """The policy of this plan on a link."""
-        link = self.link(rate)
+        link = Link(round(rate), self.round_trip_s, self.storage_s)
         name = f"{self.policy}, {format_duration(keys.max_lat_s)}"
         return Scenario(name, link, self._policy(keys, link), keys.max_lat_s)
-
-    def compared(self, keys: DynamicKeys, rate: float) -> Scenario:
-        """The congestion policy, with about the same limit."""
-        link = self.link(rate)
-        name = f"pull-ahead, {format_duration(keys.max_lat_s)}"
-        return Scenario(name, link, self._pull_ahead(keys, link), keys.max_lat_s)
 
     def _policy(self, keys: DynamicKeys, link: Link) -> AnyPolicy:
         made: AnyPolicy
         if self.policy == "pull-ahead":
-            made = self._pull_ahead(keys, link)
+            fill = self.fill_bytes
+            made = PullAhead(max(1, round(link.rate * keys.max_lat_s)) if fill is None else fill)
         elif self.policy == "semi-sync":
             made = Fixed(Mode.SEMI_SYNC, self.lag_bytes)
         elif self.policy == "sync":
@@ -86,10 +77,6 @@ class Plan:
         if self.sync_hours:
             return Scheduled(self.sync_hours, Fixed(Mode.SYNC), made, self.zone)
         return made
-
-    def _pull_ahead(self, keys: DynamicKeys, link: Link) -> PullAhead:
-        fill = self.fill_bytes
-        return PullAhead(max(1, round(link.rate * keys.max_lat_s)) if fill is None else fill)
 
 
 @dataclass(frozen=True)
@@ -122,7 +109,10 @@ def simulate_all(
     with open_trace(path, options=reading, progress=importing) as trace:
         pairs = [(keys, rate) for rate in plan.rates for keys in plan.keys]
         scenarios = [plan.scenario(*pair) for pair in pairs]
-        others = [] if plan.policy == "pull-ahead" else [plan.compared(*pair) for pair in pairs]
+        others: list[Scenario] = []
+        if plan.policy != "pull-ahead":  # with about the same limit
+            congested = replace(plan, policy="pull-ahead", sync_hours=())
+            others = [congested.scenario(*pair) for pair in pairs]
         progress(trace.facts.name, 0, trace.records)
         found = _simulated(trace, plan, [*scenarios, *others])
         progress(trace.facts.name, trace.records, trace.records)

@@ -33,7 +33,7 @@ _UNKNOWN = 0xFFFFFFFF
 _NOTES, _MODE, _DROPPED = 16, 16, 17
 _FAILED = 1
 #: By the number in the field `mode`.
-_MODES = (Mode.ASYNC, Mode.SYNC, Mode.STRICT_SYNC, Mode.SEMI_SYNC)
+MODES = (Mode.ASYNC, Mode.SYNC, Mode.STRICT_SYNC, Mode.SEMI_SYNC)
 Records = npt.NDArray[Any]
 Times = npt.NDArray[np.int64]
 
@@ -98,13 +98,13 @@ def _made(name: str, records: Records, where: str) -> Recording:
     changes = records[records["kind"] == _MODE]
     modes: list[tuple[int, Mode]] = []
     for at, code in zip(changes["arrived"], changes["mode"], strict=True):
-        if int(code) >= len(_MODES):
+        if int(code) >= len(MODES):
             raise Damaged("the recording has an unknown mode", where=where, why=f"mode {code}")
-        mode = _MODES[int(code)]
+        mode = MODES[int(code)]
         if not modes or modes[-1][1] is not mode:
             modes.append((int(at), mode))
     if not modes:
-        modes.append((int(writes["arrived"][0]), _MODES[int(writes["mode"][0]) % len(_MODES)]))
+        modes.append((int(writes["arrived"][0]), MODES[int(writes["mode"][0]) % len(MODES)]))
     last_us = max(int(records["arrived"].max()), int(answered_us(writes).max()))
     missing = records[records["kind"] == _DROPPED]["offset"]
     return Recording(name, writes, tuple(modes), last_us, int(missing.sum()))
@@ -214,7 +214,7 @@ def course(recording: Recording, parts: int) -> Course:
     is_inside = lag_place < parts
     np.maximum.at(greatest, lag_place[is_inside], lag[is_inside])
     fine = np.linspace(first, last, parts * 8).astype(np.int64)
-    limit = np.where(writes["mode"] == _MODES.index(Mode.SEMI_SYNC), writes["limit"], 0)
+    limit = np.where(writes["mode"] == MODES.index(Mode.SEMI_SYNC), writes["limit"], 0)
     limits = np.zeros(parts)
     np.maximum.at(limits, arrived, limit.astype(np.float64))
     return Course(

@@ -102,23 +102,21 @@ def replay(
     free_space: float = FREE_SPACE,
     block: int = BLOCK,
     threads: int | None = None,
-    sizes: Mapping[str, int] | None = None,
     progress: Progress | None = None,
 ) -> Replay:
     """Replay a trace whose records are ordered by time into the three volumes.
 
     bounds_s: of semi-synchronous mirrors, seconds, above 0: the links that they need are computed.
     free_space: share of a no-overwrite volume that is free at the beginning, 0 to below 1.
-    block: bytes, a power of two from 512 to 1 MiB. sizes: of volumes by name, bytes; a volume
-    without one ends at the last address in the trace. threads: for counting, in addition to the
-    one that reads. `UsageError` for values out of range, `Damaged` when records are out of order
-    or have impossible ranges.
+    block: bytes, a power of two from 512 to 1 MiB. A volume ends at the last address in the trace.
+    threads: for counting, in addition to the one that reads. `UsageError` for values out of range,
+    `Damaged` when records are out of order or have impossible ranges.
     """
     check_options(free_space, block)
     threads = default_threads() if threads is None else max(1, threads)
     parts = Parts(0, threads, threads)
     counts = count(batches, grids, parts, bounds_s=bounds_s, block=block, progress=progress)
-    return combine([counts], facts, grids, free_space=free_space, block=block, sizes=sizes)
+    return combine([counts], facts, grids, free_space=free_space, block=block)
 
 
 def default_threads() -> int:
@@ -152,7 +150,10 @@ def count(
     block: int = BLOCK,
     progress: Progress | None = None,
 ) -> Counts:
-    """Replay some parts; each sees all records and counts its own blocks. Errors as `replay`."""
+    """Replay some parts; each sees all records and counts its own blocks. Errors as `replay`.
+
+    A lag target needs the complete trace: it is planned before that is divided into parts.
+    """
     kernel = Replayer(
         block.bit_length() - 1,
         [_cuts(grid) for grid in grids],
@@ -162,10 +163,6 @@ def count(
         parts.of,
     )
     lags: dict[int, LagRunner] = {}
-    if parts.here < parts.of and any(grid.lag for grid in grids):
-        raise UsageError(
-            "a lag target needs the complete trace: plan it before dividing into parts"
-        )
     records = 0
     with closing(read_ahead(batches)) as coming:
         for batch in coming:
@@ -275,12 +272,10 @@ def combine(
     *,
     free_space: float = FREE_SPACE,
     block: int = BLOCK,
-    sizes: Mapping[str, int] | None = None,
 ) -> Replay:
     """Add the counts of all parts. The order of the parts makes no difference."""
-    check_options(free_space, block)
     [totals] = [each.totals for each in counts if each.totals is not None]
-    blocks = _volume_blocks(totals, facts, sizes or {}, block)
+    blocks = _volume_blocks(totals, facts, block)
     results = []
     for k, grid in enumerate(grids):
         rows = _added([each.rows[k] for each in counts])
@@ -315,13 +310,10 @@ def combine(
     )
 
 
-def _volume_blocks(totals: Totals, facts: Facts, sizes: Mapping[str, int], block: int) -> list[int]:
-    """Blocks of each volume: the given size, but at least up to the last address in the trace."""
-    names = [*facts.volumes, *("" for _ in range(len(totals.ends) - len(facts.volumes)))]
-    ends = [*totals.ends.tolist(), *(0 for _ in range(len(names) - len(totals.ends)))]
-    return [
-        -(-max(end, sizes.get(name, 0)) // block) for name, end in zip(names, ends, strict=True)
-    ]
+def _volume_blocks(totals: Totals, facts: Facts, block: int) -> list[int]:
+    """Blocks of each volume, up to the last address in the trace."""
+    unused = len(facts.volumes) - len(totals.ends)
+    return [-(-end // block) for end in (*totals.ends.tolist(), *[0] * unused)]
 
 
 def _added(rows: Sequence[Rows]) -> Rows:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -61,17 +60,6 @@ class GridResult:
         """Blocks that each update transfers; volume: one of `VOLUMES`."""
         column: Column = getattr(self, volume)
         return column
-
-    def percent(self, volume: str) -> float:
-        """Figure 2: blocks transferred as a percentage of all block writes (0 without writes)."""
-        written = int(self.written.sum())
-        return 100.0 * int(self.blocks(volume).sum()) / written if written else 0.0
-
-    def percent_of_bytes(self, volume: str) -> float:
-        """The same against a synchronous mirror that sends the exact bytes of each write."""
-        written = int(self.written_bytes.sum())
-        sent = int(self.blocks(volume).sum()) * self.block
-        return 100.0 * sent / written if written else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,34 +114,3 @@ class Replay:
     def written_deleted_percent(self) -> float:
         """Table 1's last column."""
         return 100.0 * self.written_deleted / self.blocks_written if self.blocks_written else 0.0
-
-    def as_dict(self) -> dict[str, Any]:
-        """The totals as in JSON (`reduction.json`), without the single updates."""
-        intervals = [
-            {
-                "label": grid.label,
-                "seconds": grid.seconds,
-                "updates": len(grid.end_ns),
-                "blocks": {name: int(grid.blocks(name).sum()) for name in VOLUMES},
-                "percent": {name: grid.percent(name) for name in VOLUMES},
-                "percent_of_bytes": {name: grid.percent_of_bytes(name) for name in VOLUMES},
-            }
-            for grid in self.grids
-        ]
-        return {
-            "name": self.name,
-            "volumes": len(self.volumes),
-            "first_ns": self.first_ns,
-            "last_ns": self.last_ns,
-            "records": self.records,
-            "writes": self.writes,
-            "trims": self.trims,
-            "block": self.block,
-            "free_space": self.free_space,
-            "blocks_written": self.blocks_written,
-            "bytes_written": self.bytes_written,
-            "unique_blocks": self.unique_blocks,
-            "written_deleted": self.written_deleted,
-            "written_deleted_percent": self.written_deleted_percent,
-            "intervals": intervals,
-        }

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mirrord.analysis import grids
+from mirrord.analysis.links import RATE_MAX, slowest
 from mirrord.analysis.numbers import Workload, from_replay
 from mirrord.analysis.replay import COLUMNS, FREE_SPACE, replay
 from mirrord.analysis.results import Replay
@@ -142,14 +143,12 @@ def grids_of(plan: Plan, trace: TraceFile) -> list[grids.Grid]:
 
 def _rate(link: Rates | None, words: str) -> float:
     """The link at its slowest, bytes per second."""
-    rates = [] if link is None else [*(rate for rate, _ in link.clauses), link.otherwise]
-    known = [rate for rate in rates if rate is not None]
-    if not known:
+    if link is None or slowest(link) == RATE_MAX:
         raise UsageError(
             f"the lag target '{words}' needs the rate of the link",
             hint="Give it, for example --link 20MiB/s.",
         )
-    return min(known)
+    return slowest(link)
 
 
 def _warnings(trace: TraceFile) -> tuple[str, ...]:

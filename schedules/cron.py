@@ -19,7 +19,7 @@ from typing import NamedTuple
 from cronsim import CronSim, CronSimError
 
 from mirrord.core.errors import UsageError
-from mirrord.core.names import nearest
+from mirrord.core.names import did_you_mean
 from mirrord.schedules.zones import first_instant, naive, naive_s, stretch_at, wall_s
 
 #: Shorthands for common expressions.
@@ -58,8 +58,7 @@ def parse_cron(text: str) -> Cron:
     text = text.strip()
     if text.startswith("@"):
         if text.lower() not in SHORT:
-            near = nearest(text.lower(), SHORT)
-            hint = f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(SHORT)}."
+            hint = did_you_mean(text.lower(), SHORT, f"Known: {', '.join(SHORT)}.")
             raise UsageError(f"'{text}' is not a schedule", hint=hint)
         expression = SHORT[text.lower()]
     else:

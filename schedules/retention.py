@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from mirrord.core.errors import UsageError
-from mirrord.core.names import nearest
+from mirrord.core.names import did_you_mean
 from mirrord.core.units import format_duration
 from mirrord.schedules.zones import NS, wall
 
@@ -88,8 +88,7 @@ def parse_keep(value: str | int) -> Keep:
             raise _invalid_rule(value, f"'{part}' is not a rule" if part else "a rule is empty")
         count, unit = _count(int(match[1]), value), match[2] or "newest"
         if unit != "newest" and unit not in UNITS:
-            near = nearest(unit, UNITS)
-            hint = f"Did you mean '{near[0]}'?" if near else f"Units are {', '.join(UNITS)}."
+            hint = did_you_mean(unit, UNITS, f"Units are {', '.join(UNITS)}.")
             raise _invalid_rule(value, f"'{unit}' is not a unit", hint)
         if unit in rules or (unit == "newest" and newest is not None):
             raise _invalid_rule(value, f"'{unit}' is given twice", "Write each unit once.")

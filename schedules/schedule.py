@@ -309,7 +309,7 @@ def _check_jitter(schedule: Schedule, jitter: str) -> None:
         if isinstance(rule, _Every):
             shortest_s = rule.period_ns / NS
         else:
-            times = _sample(schedule, (rule,), 50)
+            times = _sample(schedule, (rule,))
             shortest_s = min(b - a for a, b in pairwise(times)) / NS if len(times) > 1 else 0
         if shortest_s and schedule.jitter_s > shortest_s:
             raise UsageError(
@@ -333,13 +333,13 @@ def _check_fires(schedule: Schedule) -> None:
             )
 
 
-def _sample(schedule: Schedule, rules: tuple[_Every | Cron, ...], count: int) -> list[int]:
-    """At least `count` times of the rules and at least those of a week, up to a limit."""
+def _sample(schedule: Schedule, rules: tuple[_Every | Cron, ...]) -> list[int]:
+    """At least 50 times of the rules and at least those of a week, up to a limit."""
     found: list[int] = []
     for nominal in schedule._nominal_times(_REFERENCE_NS, "", rules):
         found.append(nominal.at_ns)
         span_ns = nominal.at_ns - found[0]
-        if len(found) >= count and (span_ns > 8 * DAY_S * NS or len(found) >= 4000):
+        if len(found) >= 50 and (span_ns > 8 * DAY_S * NS or len(found) >= 4000):
             break
         if span_ns > 10 * _YEAR_NS and len(found) > 1:
             break
@@ -353,7 +353,7 @@ def _period_s(schedule: Schedule) -> float:
     closed_s = 60 * _longest(invert(schedule._open))
     gaps = [r.period_ns / NS + closed_s for r in schedule._parsed if isinstance(r, _Every)]
     crons = tuple(rule for rule in schedule._parsed if isinstance(rule, Cron))
-    times = _sample(schedule, crons, 50)
+    times = _sample(schedule, crons)
     if len(times) > 1:
         gaps.append(max(b - a for a, b in pairwise(times)) / NS)
     return min(gaps, default=float(_HORIZON_NS // NS))

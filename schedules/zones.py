@@ -15,7 +15,7 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo, available_timezones
 
 from mirrord.core.errors import UsageError
-from mirrord.core.names import nearest
+from mirrord.core.names import did_you_mean
 
 NS = 1_000_000_000
 DAY_S = 86400
@@ -38,8 +38,8 @@ def check_zone(zone: str) -> str:
     try:
         ZoneInfo(zone)
     except (KeyError, ValueError, OSError):
-        near = nearest(zone, available_timezones())
-        hint = f"Did you mean '{near[0]}'?" if near else "Write for example UTC or Europe/Berlin."
+        otherwise = "Write for example UTC or Europe/Berlin."
+        hint = did_you_mean(zone, available_timezones(), otherwise)
         raise UsageError(f"'{zone}' is not a time zone", hint=hint) from None
     return zone
 

@@ -57,8 +57,6 @@ class Parsing:
     _sample: Sample = field(default_factory=lambda: Sample(b""), repr=False)
 
     def __post_init__(self) -> None:
-        if not self.paths:
-            raise UsageError("no source was given")
         if len(self.paths) == 1:
             self.paths = siblings(Path(self.paths[0]))
 

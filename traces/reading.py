@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mirrord.core.errors import NotFound, UsageError
+from mirrord.core.errors import UsageError
 from mirrord.traces import filters
 from mirrord.traces.importing import import_trace
 from mirrord.traces.model import SLICE_OF
@@ -67,8 +67,6 @@ def open_trace(
     """
     paths = [path] if isinstance(path, str | Path) else list(path)
     options = options or ReadOptions()
-    if not paths:
-        raise NotFound("no trace was given")
     stored = TraceFile(paths[0]) if len(paths) == 1 and is_stored(paths[0]) else None
     if stored is not None and not options.filters:
         return stored

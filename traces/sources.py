@@ -11,7 +11,8 @@ from typing import IO, Any
 
 import zstandard
 
-from mirrord.core.errors import Damaged, IoFailed, NotFound, PermissionMissing, Refused
+from mirrord.core.errors import Damaged, IoFailed
+from mirrord.traces.store import trace_errors
 
 #: Bytes per read: large enough for the parsers, small compared to memory.
 PIECE_BYTES = 4 << 20
@@ -153,23 +154,8 @@ def opened(path: str | Path, *, partial: bool = False) -> Iterator[Source]:
         yield Source("standard input", sys.stdin.buffer, None, partial=partial)
         return
     where = Path(path)
-    with _open(where) as raw:
+    with trace_errors(where):
+        raw = where.open("rb")
+    with raw:
         size = where.stat().st_size if where.is_file() else None
         yield Source(str(path), raw, size, partial=partial)
-
-
-def _open(path: Path) -> IO[bytes]:
-    try:
-        if path.is_dir():
-            raise Refused(
-                "this is a folder, not a trace", where=str(path), hint="Give the files in it."
-            )
-        return path.open("rb")
-    except FileNotFoundError:
-        raise NotFound("there is no such file", where=str(path)) from None
-    except PermissionError:
-        raise PermissionMissing("no permission to read the file", where=str(path)) from None
-    except OSError as error:
-        raise IoFailed(
-            "the file cannot be opened", where=str(path), why=str(error.strerror)
-        ) from None

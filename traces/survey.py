@@ -9,9 +9,6 @@ from mirrord.system.native import TraceSurvey
 from mirrord.traces import batches as make
 from mirrord.traces.model import Batch, Op
 
-#: Upper ends of the classes of gaps between two writes of a block, seconds; the last has none.
-GAP_LIMITS_S = (0.001, 0.01, 0.1, 1.0, 10.0)
-
 
 @dataclass(frozen=True)
 class Seen:
@@ -19,10 +16,10 @@ class Seen:
 
     records, sizes: by name of operation. touched: 4 KiB blocks touched by writes when 0, 512 …
     3584 bytes are added to each offset. round_s, round_ms: records whose time is a multiple of
-    that. gaps: how soon the followed blocks were rewritten, by `GAP_LIMITS_S`, of
-    `followed_writes` writes to these blocks (a sample when there are many blocks). peak_bytes:
-    most written in one second. later: records later than the previous one: all, by less than
-    1 µs, by less than 1 ms.
+    that. gaps: how soon the followed blocks were rewritten, of `followed_writes` writes to these
+    blocks (a sample when there are many blocks): within 1 ms, 10 ms, 0.1 s, 1 s, 10 s, later.
+    peak_bytes: most written in one second. later: records later than the previous one: all, by less
+    than 1 µs, by less than 1 ms.
     """
 
     records: dict[str, int]

@@ -7,7 +7,7 @@ import textwrap
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from mirrord.analysis.reports.palette import LIGHT, Theme
+from mirrord.analysis.reports.palette import LIGHT
 from mirrord.analysis.reports.plots import Axis, Line, Plot, Reference
 from mirrord.analysis.reports.tables import unbroken
 
@@ -24,21 +24,21 @@ _TITLE_WIDTH = 74
 _LEGEND_WIDTH = 132
 
 
-def pictures(plot: Plot, theme: Theme = LIGHT) -> dict[str, bytes]:
+def pictures(plot: Plot) -> dict[str, bytes]:
     """The plot as `{"png": …, "svg": …}`; the same plot gives the same bytes."""
     import matplotlib
 
     settings: dict[Any, Any] = {
-        "font.family": ["DejaVu Sans"], "font.size": 10.5, "text.color": theme.ink,
-        "axes.edgecolor": theme.quiet, "axes.labelcolor": theme.ink, "xtick.color": theme.ink,
-        "ytick.color": theme.ink, "svg.hashsalt": "mirrord", "svg.fonttype": "path",
-        "axes.facecolor": theme.ground, "figure.facecolor": theme.ground,
+        "font.family": ["DejaVu Sans"], "font.size": 10.5, "text.color": LIGHT.ink,
+        "axes.edgecolor": LIGHT.quiet, "axes.labelcolor": LIGHT.ink, "xtick.color": LIGHT.ink,
+        "ytick.color": LIGHT.ink, "svg.hashsalt": "mirrord", "svg.fonttype": "path",
+        "axes.facecolor": LIGHT.ground, "figure.facecolor": LIGHT.ground,
         # A "$" in the name of a trace does not begin a formula.
         "text.parse_math": False, "axes.formatter.useoffset": False, "axes.unicode_minus": True,
     }  # fmt: skip
     made: dict[str, bytes] = {}
     with matplotlib.rc_context(settings):
-        figure = _figure(plot, theme)
+        figure = _figure(plot)
         for kind in ("png", "svg"):
             out = io.BytesIO()
             about = {"Title": plot.title, "Date": None} if kind == "svg" else {"Title": plot.title}
@@ -61,7 +61,7 @@ def _smaller(png: bytes, title: str) -> bytes:
     return out.getvalue()
 
 
-def _figure(plot: Plot, theme: Theme) -> Figure:
+def _figure(plot: Plot) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -77,23 +77,23 @@ def _figure(plot: Plot, theme: Theme) -> Figure:
         textwrap.fill(unbroken(plot.caption), _CAPTION_WIDTH),
         loc="left",
         fontsize=10.5,
-        color=theme.soft,
+        color=LIGHT.soft,
         pad=10,
     )
     # The sentence is aligned with the title, not with the axes.
-    axes.grid(True, color=theme.grid, linewidth=0.8)
+    axes.grid(True, color=LIGHT.grid, linewidth=0.8)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    _scale(axes, plot.x, "x", theme)
-    _scale(axes, plot.y, "y", theme)
+    _scale(axes, plot.x, "x")
+    _scale(axes, plot.y, "y")
     if plot.reference is not None:
-        _reference(axes, plot.reference, theme)
-    _bars(axes, plot, theme)
+        _reference(axes, plot.reference)
+    _bars(axes, plot)
     for line in plot.lines:
-        _line(axes, line, plot, theme)
+        _line(axes, line, plot)
     for level in plot.levels:
-        axes.axhline(level.y, color=theme.soft, linewidth=1.4, linestyle=(0, (5, 3)))
+        axes.axhline(level.y, color=LIGHT.soft, linewidth=1.4, linestyle=(0, (5, 3)))
         words = axes.annotate(
             level.words,
             (1, level.y),
@@ -103,7 +103,7 @@ def _figure(plot: Plot, theme: Theme) -> Figure:
             ha="right",
             va="bottom",
             fontsize=9.5,
-            color=theme.soft,
+            color=LIGHT.soft,
         )
         words.set_in_layout(False)  # the layout is only for what surrounds the axes
     _limits(axes, plot)
@@ -115,8 +115,8 @@ def _figure(plot: Plot, theme: Theme) -> Figure:
     return figure
 
 
-def _tone(tone: int, theme: Theme) -> str:
-    return theme.quiet if tone < 0 else theme.series[tone % len(theme.series)]
+def _tone(tone: int) -> str:
+    return LIGHT.quiet if tone < 0 else LIGHT.series[tone % len(LIGHT.series)]
 
 
 def _plain(value: float) -> str:
@@ -125,7 +125,7 @@ def _plain(value: float) -> str:
     return text if text not in ("", "-0") else "0"
 
 
-def _scale(axes: Axes, axis: Axis, which: str, theme: Theme) -> None:
+def _scale(axes: Axes, axis: Axis, which: str) -> None:
     from matplotlib.ticker import FuncFormatter, NullLocator
 
     here: Any = axes.xaxis if which == "x" else axes.yaxis
@@ -166,8 +166,8 @@ def _limits(axes: Axes, plot: Plot) -> None:
         axes.set_xlim(left=0)
 
 
-def _line(axes: Axes, line: Line, plot: Plot, theme: Theme) -> None:
-    colour = theme.ink if line.strong else _tone(line.tone, theme)
+def _line(axes: Axes, line: Line, plot: Plot) -> None:
+    colour = LIGHT.ink if line.strong else _tone(line.tone)
     x: list[Any] = list(line.x)
     if plot.x.scale == "time":
         x = [datetime.fromisoformat(str(each)) for each in x]
@@ -181,7 +181,7 @@ def _line(axes: Axes, line: Line, plot: Plot, theme: Theme) -> None:
         marker=("*" if line.big else _MARKERS[line.tone % len(_MARKERS)]) if line.marker else "",
         markersize=18 if line.big else 7,
         drawstyle="steps-post" if line.steps else "default",
-        markeredgecolor=theme.ink if line.big else colour,
+        markeredgecolor=LIGHT.ink if line.big else colour,
         zorder=5 if line.big else 3,
     )
     if line.filled:
@@ -202,13 +202,13 @@ def _line(axes: Axes, line: Line, plot: Plot, theme: Theme) -> None:
                 xytext=(across, up),
                 textcoords="offset points",
                 fontsize=9.5,
-                color=theme.ink,
+                color=LIGHT.ink,
                 ha="left" if across > 0 else "right",
                 va="bottom" if up > 0 else "top",
             )
 
 
-def _bars(axes: Axes, plot: Plot, theme: Theme) -> None:
+def _bars(axes: Axes, plot: Plot) -> None:
     if not plot.bars:
         return
     axes.grid(False, axis="x")
@@ -223,12 +223,12 @@ def _bars(axes: Axes, plot: Plot, theme: Theme) -> None:
             width,
             bottom=base if plot.stacked else None,
             label=bars.name,
-            color=_tone(bars.tone, theme),
+            color=_tone(bars.tone),
         )
         base = [low + value for low, value in zip(base, bars.values, strict=True)]
 
 
-def _reference(axes: Axes, reference: Reference, theme: Theme) -> None:
+def _reference(axes: Axes, reference: Reference) -> None:
     named = False
     for each in reference.ranges:
         if each.low is None:
@@ -237,7 +237,7 @@ def _reference(axes: Axes, reference: Reference, theme: Theme) -> None:
                 [each.high],
                 marker="v",
                 markersize=9,
-                color=theme.quiet,
+                color=LIGHT.quiet,
                 alpha=0.8,
                 linewidth=0,
                 zorder=2,
@@ -246,7 +246,7 @@ def _reference(axes: Axes, reference: Reference, theme: Theme) -> None:
         axes.plot(
             [each.x, each.x],
             [each.low, each.high],
-            color=theme.quiet,
+            color=LIGHT.quiet,
             alpha=0.4,
             linewidth=11,
             solid_capstyle="butt",
@@ -258,7 +258,7 @@ def _reference(axes: Axes, reference: Reference, theme: Theme) -> None:
         axes.plot(
             reference.average_x,
             reference.average_y,
-            color=theme.quiet,
+            color=LIGHT.quiet,
             linewidth=1.4,
             linestyle=(0, (1.5, 2.5)),
             marker="D",
@@ -271,7 +271,7 @@ def _reference(axes: Axes, reference: Reference, theme: Theme) -> None:
         axes.plot(
             [x for x, _ in reference.points],
             [y for _, y in reference.points],
-            color=theme.quiet,
+            color=LIGHT.quiet,
             linewidth=0,
             marker="_",
             markersize=11,

@@ -9,7 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from mirrord.analysis.recorded import Course, Recording, course, lag_bytes, received_us, shares
+from mirrord.analysis.recorded import (
+    MODES,
+    Course,
+    Recording,
+    course,
+    lag_bytes,
+    received_us,
+    shares,
+)
 from mirrord.analysis.reports.common import MIB, slug
 from mirrord.analysis.reports.plots import (
     Axis,
@@ -129,8 +137,7 @@ def _section(each: Recording) -> Section:
 
 
 def _row(each: Recording, mode: Mode) -> tuple[Cell, ...]:
-    codes = (Mode.ASYNC, Mode.SYNC, Mode.STRICT_SYNC, Mode.SEMI_SYNC)
-    is_mine = each.writes["mode"] == codes.index(mode)
+    is_mine = each.writes["mode"] == MODES.index(mode)
     mine = each.writes[is_mine]
     if not len(mine):
         return (mode.value, 100 * each.share(mode), 0, None, None, None, None)

@@ -90,11 +90,6 @@ class Reference:
     #: Single results, at x and y.
     points: tuple[tuple[float, float], ...] = ()
 
-    @property
-    def capped(self) -> bool:
-        """Whether only the upper end of some range is known."""
-        return any(each.low is None for each in self.ranges)
-
 
 @dataclass(frozen=True)
 class Level:

@@ -270,7 +270,7 @@ def _transferred(workloads: Sequence[Workload], intervals: Sequence[float]) -> P
         "bars from the lowest to the highest value"
         + (
             "; for 1 min the paper gives only the highest, 90 % (arrow)."
-            if reference.capped
+            if any(each.low is None for each in reference.ranges)
             else "."
         )
         + (" At 24 h each of them (Table 1)." if reference.points else ""),

@@ -7,7 +7,7 @@ import importlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,15 +39,12 @@ def check(folder: Path) -> None:
         raise _failed(OSError(code, os.strerror(code), str(there)), folder)
 
 
-def save(
-    report: Report, folder: Path, *, version: str, progress: Callable[[str], None] | None = None
-) -> list[str]:
+def save(report: Report, folder: Path, *, version: str) -> list[str]:
     """Write the report's files into `folder` (made if need be); returns their names.
 
     `<kind>.html`, `<kind>.json`, `<kind>-details.json`, `<kind>.txt`, and of each plot and table
     `.png`, `.svg`, `.csv`. They are written to a temporary folder and renamed when complete:
-    `NoSpace`, `PermissionMissing` or `IoFailed` leave existing files unchanged. progress: gets each
-    file's name.
+    `NoSpace`, `PermissionMissing` or `IoFailed` leave existing files unchanged.
     """
     beside = folder / f".{report.kind}.new"
     names: list[str] = []
@@ -57,8 +54,6 @@ def save(
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir()
         for name, data in _rendered(report, version):
-            if progress is not None:
-                progress(name)
             with (beside / name).open("wb") as out:
                 out.write(data)
             names.append(name)

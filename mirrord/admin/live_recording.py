@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack, suppress
 from io import FileIO
+from math import inf
 from pathlib import Path
 from threading import Event
 from typing import Any, NamedTuple
@@ -156,12 +157,12 @@ class _Recorder:
 
     def __init__(self, end: Live, writer: _Writer, duration_s: float | None, tell: Tell) -> None:
         self._end, self._writer, self._tell = end, writer, tell
-        self._until_s = None if duration_s is None else clock.monotonic_s() + duration_s
+        self._until_s = clock.monotonic_s() + (inf if duration_s is None else duration_s)
 
     def run(self, stop: Event) -> None:
         """Until `stop` is set, the duration is over, or the process ends the recording."""
         try:
-            while not stop.is_set() and not self._is_over():
+            while not stop.is_set() and clock.monotonic_s() < self._until_s:
                 if len(self._fetch()) < _PIECE:
                     self._tell(self._writer.found._asdict())
                     stop.wait(_EVERY_S)
@@ -169,15 +170,9 @@ class _Recorder:
             while (data := self._fetch()) and data[-_RECORD] != _END:
                 pass
         except Refused as error:  # its role changed, or it was started again
-            self._ended(error)
+            why = error.why or error.what
+            self._writer.found = self._writer.found._replace(ended=why)
         self._writer.close()
-
-    def _ended(self, error: MirrordError) -> None:
-        why = error.why or error.what
-        self._writer.found = self._writer.found._replace(ended=why)
-
-    def _is_over(self) -> bool:
-        return self._until_s is not None and clock.monotonic_s() >= self._until_s
 
     def _fetch(self) -> bytes:
         data = self._end.live_recorded()

@@ -26,7 +26,7 @@ from mirrord.drivers.live import Live, live_of
 from mirrord.drivers.streams import CHUNK_BYTES_MAX, Receiver, SendStream
 from mirrord.drivers.verification import Verification, verification_of
 from mirrord.link.exchange import Exchange
-from mirrord.link.streams import Incoming, LinkSink
+from mirrord.link.streams import Incoming
 from mirrord.system.explain import explained
 from mirrord.system.paths import standard
 from mirrord.wire.methods import METHODS, Method, Opened, PeerLock, PeerPause, Right
@@ -102,9 +102,9 @@ class _Opened(PeerLock):
         if self._lock is not None and (self.driver.locked or self._changing):
             return
         self._drop()  # there may be a place for the lock now
-        with ExitStack() as stack:
-            stack.enter_context(self.driver.lock(purpose))
-            self._lock = stack.pop_all()
+        stack = ExitStack()
+        stack.enter_context(self.driver.lock(purpose))
+        self._lock = stack
 
     def _release(self) -> None:
         if not self._changing and (self._closed or not self._wanted):
@@ -261,18 +261,18 @@ def _check_name(name: str, where: str) -> None:
         raise Refused(f"invalid name: {name[:100]!r}", where=where)
 
 
+#: What serves the methods of a role; the driver those of the others.
+_TARGETS: dict[type, Callable[[_Opened], object]] = {
+    PeerLock: lambda opened: opened,
+    PeerPause: lambda opened: opened.pause,
+    Clones: lambda opened: clones_of(opened.driver),
+    Verification: lambda opened: verification_of(opened.driver),
+    Live: lambda opened: live_of(opened.driver),
+}
+
+
 def _run(method: Method, opened: _Opened, exchange: Exchange, arguments: dict[str, Any]) -> Any:
-    target: object = opened.driver
-    if method.role is PeerLock:
-        target = opened
-    elif method.role is PeerPause:
-        target = opened.pause
-    elif method.role is Clones:
-        target = clones_of(opened.driver)
-    elif method.role is Verification:
-        target = verification_of(opened.driver)
-    elif method.role is Live:
-        target = live_of(opened.driver)
+    target = _TARGETS[method.role](opened) if method.role in _TARGETS else opened.driver
     if method.result not in (SendStream, Receiver):
         return method.call(target, arguments)
     with method.call(target, arguments) as stream:
@@ -286,7 +286,7 @@ def _run(method: Method, opened: _Opened, exchange: Exchange, arguments: dict[st
 def _send(stream: SendStream, exchange: Exchange) -> None:
     while stream.skip():
         exchange.check()
-    sink = LinkSink(exchange) if exchange.pumps else None
+    sink = exchange if exchange.pumps else None
     while (moved := stream.pass_on(sink, CHUNK_BYTES_MAX) if sink else None) != 0:
         if moved is not None:
             continue

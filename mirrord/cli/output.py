@@ -35,15 +35,10 @@ def show(result: Result, *, as_json: bool) -> None:
 def answer(document: Any, lines: Iterable[str], *, as_json: bool) -> None:
     """Print what a command found: the document as JSON, or else the lines."""
     if as_json:
-        print_json(document)
+        print(json.dumps(document, indent=2 if sys.stdout.isatty() else None))
     else:
         for line in lines:
             print(line)
-
-
-def print_json(value: Any) -> None:
-    """Print one JSON document."""
-    print(json.dumps(value, indent=2 if sys.stdout.isatty() else None))
 
 
 def confirm(plan: Result, *, command: str, as_json: bool) -> None:

@@ -40,9 +40,7 @@ class Definitions:
 
     def read(self, name: str) -> str:
         """The text of a definition by name; `NotFound` with the closest name otherwise."""
-        return self._read(name, self.file(name))
-
-    def _read(self, name: str, path: Path) -> str:
+        path = self.file(name)
         try:
             return path.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -85,8 +83,7 @@ class Definitions:
 
     def both(self, name: str) -> Mapping[str, Definition]:
         """A definition by name, for both directions: by source site, in the order of the file."""
-        path = self.file(name)
-        return parse_both(name, self._read(name, path), str(path))
+        return parse_both(name, self.read(name), str(self.file(name)))
 
     def all(self) -> list[Definition]:
         """All definitions, checked against each other. `ConfigError` at the first invalid one."""

@@ -9,15 +9,23 @@ from __future__ import annotations
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from mirrord.config import strict
 from mirrord.config.reading import is_name
-from mirrord.core.errors import ConfigError, MirrordError
+from mirrord.core.errors import ConfigError, MirrordError, UsageError
 from mirrord.core.model import Definition, Timing
-from mirrord.core.names import did_you_mean
-from mirrord.schedules.named import NamedSchedule, parse_named
+from mirrord.core.names import check_name, did_you_mean
+from mirrord.core.reports import NamedSchedule
 from mirrord.schedules.schedule import Schedule, parse_schedule
+
+KEYS: strict.Keys = {
+    "description": strict.text,
+    "run": strict.texts,
+    "zone": strict.text,
+    "jitter": strict.text,
+    "windows": strict.texts,
+    "blackouts": strict.texts,
+}
 
 
 class Schedules:
@@ -70,26 +78,25 @@ class Schedules:
         if not timing.rules:
             return None
         try:
-            if len(timing.rules) == 1 and is_name(timing.rules[0]):
-                return self._from_name(timing)
-            return _parsed(timing, self.zone)
+            return self.parsed(timing)
         except MirrordError as error:
             where = error.where or file
             raise ConfigError(error.what, where=where, why=error.why, hint=error.hint) from None
 
-    def _from_name(self, timing: Timing) -> Schedule:
-        """Settings in the definition override those of the named schedule."""
-        named = self.named(timing.rules[0])
-        return _parsed(
-            Timing(
+    def parsed(self, timing: Timing) -> Schedule:
+        """The schedule of such settings; they override those of a named schedule. `UsageError`,
+        `ConfigError`.
+        """
+        if len(timing.rules) == 1 and is_name(timing.rules[0]):
+            named = self.named(timing.rules[0])
+            timing = Timing(
                 rules=named.run,
                 zone=timing.zone or named.zone,
                 jitter=timing.jitter or named.jitter,
                 windows=timing.windows or named.windows,
                 blackouts=timing.blackouts or named.blackouts,
-            ),
-            self.zone,
-        )
+            )
+        return _parsed(timing, self.zone)
 
 
 @lru_cache(maxsize=4096)
@@ -110,10 +117,29 @@ def presets() -> dict[str, NamedSchedule]:
     for entry in resources.files("mirrord.schedules").joinpath("presets").iterdir():
         if entry.name.endswith(".toml"):
             name = entry.name.removesuffix(".toml")
-            found[name] = _parse_file(name, entry.read_text(encoding="utf-8"), f"preset {name}")
+            found[name] = _parse_file(name, entry.read_text(encoding="utf-8"), "mirrord")
     return dict(sorted(found.items()))
 
 
-def _parse_file(name: str, source: str, where: str) -> NamedSchedule:
-    raw: dict[str, Any] = strict.read(source, where, {"*": lambda value: value})
-    return parse_named(name, raw, where)
+def _parse_file(name: str, source: str, origin: str) -> NamedSchedule:
+    values = strict.read(source, origin, KEYS)
+    if "run" not in values:
+        raise ConfigError(
+            "the key 'run' is missing", where=origin, hint='Add for example run = "every 15m".'
+        )
+    found = NamedSchedule(
+        name,
+        values.get("description", ""),
+        values["run"],
+        values.get("zone", ""),
+        values.get("jitter", ""),
+        values.get("windows", ()),
+        values.get("blackouts", ()),
+        origin,
+    )
+    try:
+        check_name(name, "a schedule")
+        _parsed(Timing(found.run, found.zone, found.jitter, found.windows, found.blackouts), "UTC")
+    except UsageError as error:
+        raise ConfigError(error.what, where=origin, why=error.why, hint=error.hint) from None
+    return found

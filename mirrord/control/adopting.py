@@ -5,7 +5,7 @@ source, where no record says it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from mirrord.config.definitions import Definitions
 from mirrord.config.members import named
@@ -32,13 +32,6 @@ _BY_HAND = (
 )
 
 
-class Plan(NamedTuple):
-    """What will be defined. lines: the plan to confirm."""
-
-    definition: Definition
-    lines: tuple[str, ...]
-
-
 def adopt(
     service: Service, endpoint: str, *, other: str, mirror: str, name: str, yes: bool
 ) -> Result:
@@ -54,14 +47,13 @@ def adopt(
     with explained():
         service.paths.make()
         with service.attached(ends[0]) as driver:
-            planned = plan(service.definitions, driver, ends, mirror, name)
+            definition, lines = plan(service.definitions, driver, ends, mirror, name)
         if other:
-            _check_other(service, planned.definition, ends[0])
+            _check_other(service, definition, ends[0])
         if not yes:
-            data = {"plan": list(planned.lines)}
-            return Result("confirmation-required", "\n".join(planned.lines), data)
-        service.definitions.add(planned.definition)
-    adopted = planned.definition.name
+            return Result("confirmation-required", "\n".join(lines), {"plan": lines})
+        service.definitions.add(definition)
+    adopted = definition.name
     try:
         result = service.run(takeover(adopted, yes=True))
     except BaseException:
@@ -89,9 +81,10 @@ def choose_source(service: Service, name: str, source: str) -> Result:
 
 def plan(
     definitions: Definitions, driver: Driver, ends: list[Endpoint], wanted: str, name: str
-) -> Plan:
-    """The definition that the record at a volume says. ends: the volume's endpoint and, if it was
-    given, that of the other end. wanted, name: `mirror` and `name` of `adopt`.
+) -> tuple[Definition, list[str]]:
+    """The definition that the record at a volume says, and the plan to confirm. ends: the volume's
+    endpoint and, if it was given, that of the other end. wanted, name: `mirror` and `name` of
+    `adopt`.
     """
     record = _record(driver, wanted)
     here = _site_at(record, ends[0])
@@ -135,14 +128,14 @@ def plan(
         error.hint = "It is another mirror. Give the adopted one another name here: --name NAME."
         raise
     check_together([*definitions.all(), definition])
-    lines = (
+    lines = [
         f"adopt '{definition.name}' (id {record.mirror_id}, epoch {record.epoch}, "
         f"{record.intent.value}): it will be defined here, and this host will control it.",
         *(f"   {pair.source} -> {pair.destination}" for pair in pairs),
         f"   Both ends will refuse the previous controller, {record.controller}.",
         "   Schedule, retention and all other settings are the defaults: the record has none.",
-    )
-    return Plan(definition, lines)
+    ]
+    return definition, lines
 
 
 def _check_other(service: Service, definition: Definition, mine: Endpoint) -> None:

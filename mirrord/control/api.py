@@ -6,6 +6,7 @@ that it needs: a command's start is part of its manners.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TypeVar
 
 from mirrord.control.command import Call
@@ -37,12 +38,10 @@ class Service(Opener):
 
         with self.recorded(Verb.UPDATE, definition), explained():
             turned = self._source_of(definition.id) not in ("", definition.source_site)
-            if turned or self._moved(definition):  # a reverse or 'change-source' since
-                return self.look(definition.name, update.update)
-            try:
-                return self.at(definition, update.update)
-            except Turned:
-                return self.look(definition.name, update.update)
+            if not turned and not self._moved(definition):  # no reverse or 'change-source' since
+                with suppress(Turned):
+                    return self.at(definition, update.update)
+            return self.look(definition.name, update.update)
 
     def _moved(self, definition: Definition) -> bool:
         """Whether the file of the same mirror has other volumes now."""

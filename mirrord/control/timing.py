@@ -6,7 +6,6 @@ import itertools
 from pathlib import Path
 
 from mirrord.config.schedules import Schedules
-from mirrord.core.errors import UsageError
 from mirrord.core.reports import NamedSchedule, NextRun, NextRuns
 from mirrord.core.states import State
 from mirrord.engine.mirror import Mirror
@@ -16,30 +15,12 @@ from mirrord.schedules.schedule import Next, Schedule
 from mirrord.system import clock
 
 _RUNS = 24
-#: Who may only look could keep the service at work for as long as they like otherwise.
-_TIMES_MAX = 10_000
 
 
 def named(folder: Path) -> list[NamedSchedule]:
     """The named schedules with what they say."""
     schedules = Schedules(folder)
-    found = []
-    for name in schedules.names():
-        each = schedules.named(name)
-        own = (folder / f"{name}.toml").exists()
-        found.append(
-            NamedSchedule(
-                name,
-                each.description,
-                tuple(each.run),
-                each.zone,
-                each.jitter,
-                tuple(each.windows),
-                tuple(each.blackouts),
-                str(folder / f"{name}.toml") if own else "mirrord",
-            )
-        )
-    return found
+    return [schedules.named(name) for name in schedules.names()]
 
 
 def past_runs(mirror: Mirror) -> list[Run]:
@@ -58,8 +39,6 @@ def past_runs(mirror: Mirror) -> list[Run]:
 
 def next_times(mirror: Mirror, folder: Path, *, count: int) -> NextRuns:
     """The next times of a mirror, and why each."""
-    if not 1 <= count <= _TIMES_MAX:
-        raise UsageError(f"--count {count} is out of range", why=f"expected 1 to {_TIMES_MAX}")
     schedule = Schedules(folder, zone=mirror.relation.zone).of(mirror.definition)
     report = NextRuns(
         mirror.name,

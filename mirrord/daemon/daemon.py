@@ -106,25 +106,25 @@ class Daemon:
     async def begin(self) -> None:
         """Recover interrupted operations, read all definitions, start the timers."""
         async with self._reading:
-            await self._begin()
-
-    async def _begin(self) -> None:
-        self._resumer.resume_forsaken()  # at once: the probes may take long
-        known = await self.workers.probe(read_all)
-        broken = [each for each in known if each.operation]
-        if broken and not self.scheduler.stopping:
-            say("info", f"recovering the interrupted operation of {counted(len(broken), 'mirror')}")
-            self._tried = {each.definition.name: each.operation_ns for each in broken}
-            await asyncio.gather(*(self._recover(each) for each in broken))
-            if not self.scheduler.stopping:
-                known = await self.workers.probe(read_all)
-        await self._guard.begin(*await self.ledger.begin())
-        if self.scheduler.stopping:
-            return
-        self.timers.start()
-        self._define(known)
-        self._watch.start()
-        self.ready.set()
+            self._resumer.resume_forsaken()  # at once: the probes may take long
+            known = await self.workers.probe(read_all)
+            broken = [each for each in known if each.operation]
+            if broken and not self.scheduler.stopping:
+                say(
+                    "info",
+                    f"recovering the interrupted operation of {counted(len(broken), 'mirror')}",
+                )
+                self._tried = {each.definition.name: each.operation_ns for each in broken}
+                await asyncio.gather(*(self._recover(each) for each in broken))
+                if not self.scheduler.stopping:
+                    known = await self.workers.probe(read_all)
+            await self._guard.begin(*await self.ledger.begin())
+            if self.scheduler.stopping:
+                return
+            self.timers.start()
+            self._define(known)
+            self._watch.start()
+            self.ready.set()
 
     async def _recover(self, each: Known) -> None:
         name = each.definition.name

@@ -26,7 +26,7 @@ class _Format(logging.Formatter):
         if record.exc_info and record.exc_info[1] is not None:
             text += f" ({type(record.exc_info[1]).__name__}: {record.exc_info[1]})"
         facts = getattr(record, "facts", {})
-        level = "warning" if record.levelname == "WARNING" else record.levelname.lower()
+        level = record.levelname.lower()
         if self._as_json:
             text = json.dumps({"at": self._moment(record), "level": level, "text": text, **facts})
         elif not self._to_journal:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event
 
-from mirrord.control.api import Service
 from mirrord.core.errors import Busy, ConfigError, LinkLost, NotFound, Unreachable
 from mirrord.core.live import LiveStatus, Mode
 from mirrord.core.model import Definition
@@ -147,12 +146,9 @@ class Steering:
             else:
                 steer(mirror, policy, decider, ending, tell, waits)
 
-        def loop(service: Service) -> None:
-            service.look_live(name, work)
-
         crew = self._workers.window if steered.decider is None else self._workers.steer
         try:
-            await crew(loop)
+            await crew(lambda service: service.look_live(name, work))
         except (Busy, LinkLost, Unreachable, NotFound, ConfigError):
             pass  # the next probe, which shows what is wrong, begins it again if it is needed
         except (Exception, Panic) as error:  # also a bug, or that no thread can be started

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import mirrord
-from mirrord.core.errors import LinkLost, MirrordError, UsageError, copy_of
+from mirrord.core.errors import LinkLost, MirrordError, copy_of
 from mirrord.core.model import RemoteHost
 from mirrord.link import hello as greeting
 from mirrord.link.hello import VERSIONS, Hello
@@ -130,8 +130,7 @@ class Link:
         self.notes = ()
         lane = greeting.new_lane(self._open())
         try:
-            self.peer = self._greet(lane, 0)
-            version = greeting.agree(VERSIONS, self.peer, self.host.name)
+            self.peer, version = self._greet(lane, 0)
         except BaseException:
             lane.close()
             raise
@@ -159,18 +158,16 @@ class Link:
             from mirrord.transport.pki import connect_tls
 
             return connect_tls(host)
-        if host.transport == "unix":
-            from mirrord.transport.local import open_unix
+        from mirrord.transport.local import open_unix
 
-            return open_unix(host.address, name=host.name)
-        raise UsageError(f"unknown transport '{host.transport}'")
+        return open_unix(host.address, name=host.name)
 
-    def _greet(self, lane: Lane, number: int) -> Hello:
+    def _greet(self, lane: Lane, number: int) -> tuple[Hello, int]:
+        """Exchange the greetings; that of the other end, and the version agreed on."""
         ours = Hello(mirrord.__version__, VERSIONS, self._token, number, os.getpid())
         greeting.say(lane, ours)
         theirs = greeting.expect(lane, timeout_s=self.host.connect_s)
-        greeting.agree(VERSIONS, theirs, self.host.name)
-        return theirs
+        return theirs, greeting.agree(VERSIONS, theirs, self.host.name)
 
     def _widen(self, session: Session) -> None:
         """Open the data channel: TLS connections with one-time certificates, agreed over SSH."""

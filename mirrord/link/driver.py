@@ -16,7 +16,7 @@ from mirrord.drivers.contract import Capability, Clones, Driver, Pool, Volume
 from mirrord.drivers.live import Live
 from mirrord.drivers.streams import Receiver, SendStream, Sink
 from mirrord.drivers.verification import Verification
-from mirrord.link.exchange import Cancelled, Exchange
+from mirrord.link.exchange import Cancelled, Exchange, shared
 from mirrord.link.placing import place
 from mirrord.link.session import Session
 from mirrord.system import clock
@@ -372,8 +372,7 @@ class _RemoteSend(_RemoteStream, SendStream):
     @property
     def checksum(self) -> StreamChecksum | None:
         """See `SendStream.checksum`: what both ends compare."""
-        found = self._exchange.checksum_in
-        return found if isinstance(found, StreamChecksum) else None
+        return shared(self._exchange.checksum_in)
 
     def read(self) -> bytes | memoryview:
         """The next piece; b"" when the stream is complete and its digest matches."""
@@ -397,8 +396,7 @@ class _RemoteReceiver(_RemoteStream, Receiver):
     @property
     def checksum(self) -> StreamChecksum | None:
         """See `Receiver.checksum`: what both ends compare."""
-        found = self._exchange.checksum_out
-        return found if isinstance(found, StreamChecksum) else None
+        return shared(self._exchange.checksum_out)
 
     #: See `Sink.pipe`.
     pipe = None
@@ -415,7 +413,7 @@ class _RemoteReceiver(_RemoteStream, Receiver):
     def take(self, source: int, most: int) -> tuple[int, bytes | memoryview]:
         """See `Sink.take`."""
         with self._sending():
-            return self._exchange.pump(source, most)
+            return self._exchange.take(source, most)
 
     @contextmanager
     def _sending(self) -> Iterator[None]:

@@ -8,8 +8,7 @@ pieces, its length and its checksum: it is complete only if all three match.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from mirrord.core.errors import (
@@ -26,7 +25,6 @@ from mirrord.link.outflow import Outflow, send_piece
 from mirrord.system import clock
 from mirrord.system.memory import keep_buffers
 from mirrord.system.native import (
-    FrameFault,
     Inlet,
     Outlet,
     Routes,
@@ -35,7 +33,7 @@ from mirrord.system.native import (
 )
 from mirrord.system.waiting import Waiting
 from mirrord.wire.compress import RAW, Packer, unpack
-from mirrord.wire.frames import CHUNK_BYTES, Budget, Frame, Type, value_of, weight_of
+from mirrord.wire.frames import CHUNK_BYTES, Budget, Frame, Type, faults, value_of, weight_of
 from mirrord.wire.values import printable
 
 #: Raw bytes that may be in flight or unread: at most this much is sent again after a failure.
@@ -77,7 +75,12 @@ class Carrier(Protocol):
 
 
 class Exchange:
-    """One call, at either end. Its methods may be called by one thread for each direction."""
+    """One call, at either end. Its methods may be called by one thread for each direction. Where it
+    `pumps` it is a `Sink`: the other end verifies what it receives.
+    """
+
+    #: See `Sink.pipe`.
+    pipe = None
 
     def __init__(self, carrier: Carrier, number: int, waiting: Waiting | None = None) -> None:
         """waiting: the caller's; None at the called end, which waits while it is not cancelled."""
@@ -96,11 +99,11 @@ class Exchange:
         self._windowed = self._over = False
         # Receiving.
         self.checksum_in = carrier.stream_checksum()
-        self._inlet = Inlet(_shared(self.checksum_in))
+        self._inlet = Inlet(shared(self.checksum_in))
         self._end: tuple[int, int, str] | None = None
         # Sending.
         self.checksum_out = carrier.stream_checksum()
-        self._outlet = Outlet(_shared(self.checksum_out))
+        self._outlet = Outlet(shared(self.checksum_out))
         self._outflow: Outflow | None = None
         self._packer: Packer | None = None
 
@@ -127,7 +130,7 @@ class Exchange:
             elif kind is Type.CREDIT:
                 if type(value) is not int or value < 0:
                     raise ProtocolError("malformed grant of credit")
-                with _faults():
+                with faults():
                     self._outlet.grant(value)
             elif kind is Type.CANCEL:
                 self._cancelled = True
@@ -162,7 +165,7 @@ class Exchange:
     def _take_piece(self, body: bytes | memoryview) -> None:
         """The first data of a stream; what follows takes the route."""
         self._make_window()
-        with _faults():
+        with faults():
             self._inlet.deliver(body)
         with self._changed:
             if not self._over:
@@ -242,7 +245,8 @@ class Exchange:
 
         Raises `Damaged` if its checksum does not match, the other end's error, `LinkLost`.
         """
-        self._grant()
+        if granted := self._inlet.due():  # the credit of the data that was read before
+            self._tell(Type.CREDIT, granted)
         self.waiting.granted(self._inlet.wait)
         found = self._inlet.take()
         if found is None:
@@ -289,11 +293,6 @@ class Exchange:
                 why="its checksum or its length does not match",
                 hint="Nothing was applied; run the same command again.",
             )
-
-    def _grant(self) -> None:
-        """Return the credit of the data that was read before."""
-        if granted := self._inlet.due():
-            self._tell(Type.CREDIT, granted)
 
     # Sending
 
@@ -350,14 +349,14 @@ class Exchange:
 
     @property
     def pumps(self) -> bool:
-        """Whether `pump` can be used: over a single lane; several are filled by `Outflow`."""
+        """Whether `take` can be used: over a single lane; several are filled by `Outflow`."""
         lanes = self._carrier.data_lanes()
         native = len(lanes) == 1 and lanes[0].stream.native() is not None
         return native and isinstance(self.checksum_out, StreamChecksum)
 
-    def pump(self, pipe: int, most: int) -> tuple[int, bytes | memoryview]:
-        """Send 1 to `most` bytes from a pipe, without looking at them: how many, and what was read
-        and not sent because `send` should try to compress it. (0, b""): the pipe has ended.
+    def take(self, source: int, most: int) -> tuple[int, bytes | memoryview]:
+        """See `Sink.take`: what is not sent is what `send` should try to compress. Raises as
+        `send`.
         """
         lane, packer, outlet, stream = (
             self._carrier.data_lanes()[0],
@@ -371,7 +370,7 @@ class Exchange:
             try:
                 found = lane.use(
                     lambda tls, socket, gate: outlet.pump(
-                        pipe, tls, socket, gate, stream, most, sample, _MOVE_S
+                        source, tls, socket, gate, stream, most, sample, _MOVE_S
                     )
                 )
             except (OSError, LinkLost) as error:
@@ -416,18 +415,9 @@ class Exchange:
             return self._answer is not None or self._error is not None
 
 
-def _shared(checksum: StreamChecksum | StreamDigest) -> StreamChecksum | None:
+def shared(checksum: StreamChecksum | StreamDigest) -> StreamChecksum | None:
     """The checksum, if native code can update it."""
     return checksum if isinstance(checksum, StreamChecksum) else None
-
-
-@contextmanager
-def _faults() -> Iterator[None]:
-    try:
-        yield
-    except FrameFault as error:
-        what, hint = error.args
-        raise ProtocolError(what, hint=hint) from None
 
 
 def _end_of(value: Any) -> tuple[int, int, str]:

@@ -1,22 +1,9 @@
-"""The data of a call as the two sides of a transfer see it: a stream, and a sink."""
+"""The data of a call as the receiving side of a transfer sees it."""
 
 from __future__ import annotations
 
 from mirrord.drivers.streams import SendStream, Sink
 from mirrord.link.exchange import Exchange
-
-
-class LinkSink:
-    """The other end of a call, which verifies what it receives. Only where `Exchange.pumps`."""
-
-    pipe = None
-
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
-
-    def take(self, source: int, most: int) -> tuple[int, bytes | memoryview]:
-        """See `Sink.take`. Raises as `Exchange.send`."""
-        return self._exchange.pump(source, most)
 
 
 class Incoming(SendStream):

@@ -15,7 +15,7 @@ from mirrord.drivers.live import Live
 from mirrord.live.deciding import Decider
 from mirrord.live.mirror import LiveMirror
 from mirrord.policies.policy import Count, Directive, Observation
-from mirrord.system import clock, files, locks
+from mirrord.system import clock, locks
 from mirrord.system.waiting import LOOK_S
 
 #: Between two decisions; the simulation has the same.
@@ -40,7 +40,6 @@ def steer(
     with it, "" for nothing. waits: is called while writes wait for the window of semi-sync. Raises
     when the primary cannot be reached; the decider is used again then.
     """
-    written = PolicyInForce(mirror)
     while not ending.wait(PERIOD_S):
         if _is_held(mirror):
             continue
@@ -54,7 +53,7 @@ def steer(
         answer = decider.decide(observation_of(primary))
         # `mirrord mode` writes the definition before it sets the mode, which is not to be undone.
         with mirror.changing_mode(_MODE_S):
-            if ending.is_set() or written.name() != policy:
+            if ending.is_set() or mirror.book.definitions.load(mirror.name).policy != policy:
                 return
             if answer.directive is not None and not _is_held(mirror):
                 with end.waiting.hurried(LOOK_S):  # both ends wait alike
@@ -76,24 +75,6 @@ def watch_window(mirror: LiveMirror, ending: Event, waits: Callable[[LiveStatus]
         if found is not None and not _is_held(mirror):
             waits(found[1])
         ending.wait(PERIOD_S)
-
-
-class PolicyInForce:
-    """The policy in a mirror's definition, which is read again when its file has changed."""
-
-    def __init__(self, mirror: LiveMirror) -> None:
-        self._definitions, self._mirror = mirror.book.definitions, mirror.name
-        self._file = self._definitions.file(mirror.name)
-        self._name = ""
-        self._stamp: tuple[int, ...] | None = None
-
-    def name(self) -> str:
-        """Its name; raises when the definition is missing or wrong."""
-        stamp = files.stamp(self._file)
-        if stamp is None or stamp != self._stamp:
-            self._name = self._definitions.load(self._mirror).policy
-            self._stamp = stamp
-        return self._name
 
 
 def _is_held(mirror: LiveMirror) -> bool:

@@ -5,16 +5,13 @@ records what became of an interrupted command, and does what a fixed policy says
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
 
 from mirrord.core.errors import MirrordError
 from mirrord.core.live import LiveReading, LiveStatus, Mode
+from mirrord.core.policies import FIXED
 from mirrord.core.states import State
 from mirrord.core.units import WINDOW, WINDOW_MAX, window_argument
 from mirrord.live.mirror import LiveMirror
-from mirrord.live.steering import observation_of
-from mirrord.policies.fixed import POLICIES
-from mirrord.policies.policy import Directive, Policy
 from mirrord.system import locks
 
 #: Longer than a command usually sets the mode; a probe that gives up is repeated.
@@ -41,10 +38,10 @@ def look_after(mirror: LiveMirror) -> None:
     with suppress(MirrordError):
         mirror.set_copy_rate(mirror.primary(), primary)
         mirror.set_traffic(primary)
-        directive = decided(mirror.definition.policy, reading)
-        if directive is not None:
+        policy = mirror.definition.policy
+        if policy in FIXED and primary.mode:  # `mirrord.live.steering` applies the others
             with mirror.changing_mode(_MODE_S):
-                _apply(mirror, primary, directive)
+                _apply(mirror, primary, Mode(policy))
 
 
 def _record_roles(mirror: LiveMirror, reading: LiveReading) -> bool:
@@ -82,7 +79,7 @@ def _is_unrecorded(mirror: LiveMirror, reading: LiveReading) -> bool:
     return is_copy and is_ours and (is_turned or mirror.state is not State.MIRRORED)
 
 
-def _apply(mirror: LiveMirror, primary: LiveStatus, directive: Directive) -> None:
+def _apply(mirror: LiveMirror, primary: LiveStatus, mode: Mode) -> None:
     policy = mirror.book.definitions.load(mirror.name).policy
     if policy != mirror.definition.policy or locks.holder_of(mirror.run.lock) is not None:
         return  # it was changed meanwhile, or a verb has begun
@@ -90,9 +87,9 @@ def _apply(mirror: LiveMirror, primary: LiveStatus, directive: Directive) -> Non
         mirror.primary().live_answer_within(0, None)
     if not primary.merge:
         mirror.primary().live_merge(True)
-    if directive.mode.value != primary.mode:
-        mirror.set_mode(mirror.primary(), directive.mode)
-    elif directive.mode is Mode.SEMI_SYNC and not _has_window(mirror, primary):
+    if mode.value != primary.mode:
+        mirror.set_mode(mirror.primary(), mode)
+    elif mode is Mode.SEMI_SYNC and not _has_window(mirror, primary):
         mirror.set_window()
 
 
@@ -110,15 +107,3 @@ def _has_window(mirror: LiveMirror, primary: LiveStatus) -> bool:
         # mirrord-live cuts off what is below a microsecond.
         return abs(primary.window_us - float(wanted[:-1]) * 1e6) <= 1
     return primary.window_bytes == min(int(wanted), WINDOW_MAX) and not primary.window_us
-
-
-def decided(name: str, reading: LiveReading) -> Directive | None:
-    """What the fixed policy of that name says; None while no primary answers, and for others, which
-    `mirrord.live.steering` asks.
-    """
-    primary = reading.primary
-    if primary is None or not primary.mode or name not in POLICIES:
-        return None
-    policy: Policy[Any] = POLICIES[name]
-    directive, _memory = policy.decide(observation_of(primary), policy.begin())
-    return directive

@@ -138,7 +138,11 @@ def break_off(mirror: LiveMirror, *, snapshot: str | None = None) -> Result:
                 "be missing, and it is not known until when the ends were in sync."
             )
         elif not is_fenced and now.since:
-            notes.append(_in_sync_until(mirror, now.since))
+            until = clock.format_moment(now.since * 10**9)
+            notes.append(
+                f"In sync until {until}: {mirror.destination} has every write that the source had "
+                "acknowledged by then; later ones may be missing."
+            )
     text = f"'{mirror.name}' is broken off: {mirror.destination} is a primary of its own."
     text += "".join(f"\n{note}" for note in notes)
     text += f"\nNext: 'mirrord serve {mirror.name}' serves it to clients there."
@@ -187,13 +191,6 @@ def _about_fence(mirror: LiveMirror, source: LiveStatus | None) -> tuple[str, bo
     return f"{mirror.source} is fenced: its clients are disconnected.", True
 
 
-def _in_sync_until(mirror: LiveMirror, since: int) -> str:
-    return (
-        f"In sync until {clock.format_moment(since * 10**9)}: {mirror.destination} has every write "
-        "that the source had acknowledged by then; later ones may be missing."
-    )
-
-
 def abort(mirror: LiveMirror) -> Result:
     """End a command that waits for a copy. The copy itself continues."""
     with preempt.first(mirror, Verb.ABORT) as stopped:
@@ -227,16 +224,13 @@ def _take_back(mirror: LiveMirror) -> None:
     """The source becomes the primary of the next epoch, and the destination its secondary."""
     source, destination = mirror.source, mirror.destination
     if destination.live_status().is_primary:
-        if source.live_status().is_primary and not _is_ahead(source, destination):
+        one = source.live_status()
+        if one.is_primary and one.epoch <= destination.live_status().epoch:
             _wait_fenced(mirror, source)
         if not source.live_status().is_primary:
             source.live_reclaim()
         _wait_fenced(mirror, destination)
     _rejoin(destination)
-
-
-def _is_ahead(one: Live, other: Live) -> bool:
-    return one.live_status().epoch > other.live_status().epoch
 
 
 def _wait_fenced(mirror: LiveMirror, end: Live) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mirrord.core.live import Mode
-from mirrord.policies.policy import Directive, Observation, Policy
+from mirrord.policies.policy import Directive, Observation
 
 
 class Fixed:
@@ -20,7 +20,3 @@ class Fixed:
     def decide(self, _observation: Observation, _memory: None) -> tuple[Directive, None]:
         """See `Policy.decide`."""
         return self._directive, None
-
-
-#: By the name in a definition.
-POLICIES: dict[str, Policy[None]] = {mode.value: Fixed(mode) for mode in Mode}

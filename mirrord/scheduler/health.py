@@ -3,95 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from mirrord.core.model import Promise
 from mirrord.core.records import AlarmKind, Finding, Level
 from mirrord.core.status import judge_lag
 from mirrord.core.units import format_duration
+from mirrord.system import clock
+
+if TYPE_CHECKING:
+    from mirrord.scheduler.watched import Watched
 
 
-class View(NamedTuple):
-    """What is known of a mirror at one moment; durations in seconds.
-
-    lag_s: None when it was never up to date. expected_s: the longest gap that its schedule allows,
-    None without one. error, number, gives_up: of the last
-    run, when it failed. quiet_s: how long the running transfer has moved nothing, None when none
-    runs. base_risk: why its next update may not be incremental, or "". target: why its lag target
-    cannot be held, or "". faults: what else was found by the last look at its ends.
-    verify_error: why its last scheduled verification could not be done, or "".
-    """
-
-    mirrored: bool = True
-    quiesced: bool = False
-    lag_s: float | None = None
-    expected_s: float | None = None
-    promise: Promise = Promise()
-    error: str = ""
-    number: int = 0
-    gives_up: bool = False
-    quiet_s: float | None = None
-    base_risk: str = ""
-    prune_refused: str = ""
-    verify_error: str = ""
-    target: str = ""
-    faults: tuple[Finding, ...] = ()
-
-
-def assess(view: View) -> list[Finding]:
-    """All problems now."""
+def assess(watched: Watched, expected_s: float | None) -> list[Finding]:
+    """All problems now. expected_s: the longest lag that its schedule allows, None without one."""
     found = []
-    if view.mirrored and (lag := _lag(view)):
+    if watched.standing.mirrored and (lag := _lag(watched, expected_s)):
         found.append(lag)
-    if view.error:
-        level = Level.ERROR if view.gives_up else Level.WARNING
-        tail = "" if view.gives_up else f" (attempt {view.number}; will be retried)"
-        found.append(Finding(AlarmKind.FAILURE, level, f"the last run failed: {view.error}{tail}"))
-    if view.quiet_s is not None and view.quiet_s >= view.promise.stall_s:
-        found.append(
-            Finding(
-                AlarmKind.STALL,
-                Level.ERROR,
-                f"no data has been transferred for {format_duration(view.quiet_s)}",
-            )
-        )
-    if view.base_risk:
-        found.append(Finding(AlarmKind.BASE, Level.ERROR, view.base_risk))
-    if view.prune_refused:
-        found.append(
-            Finding(AlarmKind.PRUNE, Level.WARNING, f"pruning was refused: {view.prune_refused}")
-        )
-    if view.target:
-        found.append(Finding(AlarmKind.TARGET, Level.WARNING, view.target))
+    if watched.error:
+        level = Level.ERROR if watched.gives_up else Level.WARNING
+        tail = "" if watched.gives_up else f" (attempt {watched.number}; will be retried)"
+        text = f"the last run failed: {watched.error}{tail}"
+        found.append(Finding(AlarmKind.FAILURE, level, text))
+    moved_s, stall_s = watched.moved_s, watched.definition.promise.stall_s
+    if moved_s is not None and (quiet_s := clock.monotonic_s() - moved_s) >= stall_s:
+        text = f"no data has been transferred for {format_duration(quiet_s)}"
+        found.append(Finding(AlarmKind.STALL, Level.ERROR, text))
+    if watched.base_risk:
+        found.append(Finding(AlarmKind.BASE, Level.ERROR, watched.base_risk))
+    if watched.prune_refused:
+        text = f"pruning was refused: {watched.prune_refused}"
+        found.append(Finding(AlarmKind.PRUNE, Level.WARNING, text))
+    if watched.target:
+        found.append(Finding(AlarmKind.TARGET, Level.WARNING, watched.target))
     kinds = {finding.kind for finding in found}
-    for fault in view.faults:
+    for fault in (*watched.inherited, *watched.faults):
         # Of several of a kind the first; of its own runs the scheduler knows more.
         if fault.kind not in kinds:
             kinds.add(fault.kind)
             found.append(fault)
-    if view.verify_error and AlarmKind.VERIFY not in kinds:
-        text = f"the scheduled verification failed: {view.verify_error}"
+    if watched.verify_error and AlarmKind.VERIFY not in kinds:
+        text = f"the scheduled verification failed: {watched.verify_error}"
         found.append(Finding(AlarmKind.VERIFY, Level.WARNING, text))
     return found
 
 
-def _lag(view: View) -> Finding | None:
-    if view.promise.rpo_s is not None:
-        promised_s, name = view.promise.rpo_s, "the RPO"
-    elif view.expected_s is not None:
-        promised_s, name = view.expected_s, "the lag that its schedule allows"
+def _lag(watched: Watched, expected_s: float | None) -> Finding | None:
+    promise, lag_s = watched.definition.promise, watched.lag_s()
+    if promise.rpo_s is not None:
+        promised_s, name = promise.rpo_s, "the RPO"
+    elif expected_s is not None:
+        promised_s, name = expected_s, "the lag that its schedule allows"
     else:
         return None
-    if view.lag_s is None:
+    if lag_s is None:
         return None
-    judged = judge_lag(view.lag_s, promised_s, warn=view.promise.warn, error=view.promise.error)
+    judged = judge_lag(lag_s, promised_s, warn=promise.warn, error=promise.error)
     if judged.level is None or judged.used is None:
         return None
-    why = " while it is quiesced" if view.quiesced else ""
+    why = " while it is quiesced" if watched.standing.quiesced else ""
     return Finding(
         AlarmKind.LAG,
         judged.level,
-        f"the lag is {format_duration(view.lag_s)}{why}, {100 * judged.used:.0f} % of {name} "
+        f"the lag is {format_duration(lag_s)}{why}, {100 * judged.used:.0f} % of {name} "
         f"({format_duration(promised_s)})",
     )
 

@@ -18,7 +18,7 @@ from mirrord.core.results import UpdateNumbers, has_acted
 from mirrord.core.states import TRANSFERS
 from mirrord.core.status import Reading
 from mirrord.scheduler.clockwatch import WallTimes
-from mirrord.scheduler.health import Change, View, assess
+from mirrord.scheduler.health import Change, assess
 from mirrord.scheduler.jobs import Job, Outcome, Queue
 from mirrord.scheduler.periods import closed_s, open_period_s
 from mirrord.scheduler.retries import pause_s
@@ -431,28 +431,6 @@ class Scheduler:
 
     # Health
 
-    def view(self, name: str) -> View:
-        """What alarms are judged by."""
-        watched = self.mirrors[name]
-        standing = watched.standing
-        moved_s = watched.moved_s
-        return View(
-            mirrored=standing.mirrored,
-            quiesced=standing.quiesced,
-            lag_s=watched.lag_s(),
-            expected_s=self._expected_s(watched),
-            promise=watched.definition.promise,
-            error=watched.error,
-            number=watched.number,
-            gives_up=watched.gives_up,
-            quiet_s=None if moved_s is None else clock.monotonic_s() - moved_s,
-            base_risk=watched.base_risk,
-            prune_refused=watched.prune_refused,
-            verify_error=watched.verify_error,
-            target=watched.target,
-            faults=watched.faults,
-        )
-
     def _expected_s(self, watched: Watched) -> float | None:
         """The lag that the schedule allows now: its period, and the time it was not to run in."""
         schedule = watched.schedule
@@ -463,17 +441,13 @@ class Scheduler:
         # The period of a lag target is the target, as if nothing ever held it back.
         return allowed_s if schedule.lag_s is not None else min(schedule.period_s, allowed_s)
 
-    def check(self, name: str) -> list[Change]:
+    def check(self, name: str) -> None:
         """Judge a mirror now; reports each change."""
         watched = self.mirrors.get(name)
         if watched is None or (not watched.alarms.up and plainly_well(watched)):
-            return []
-        view = self.view(name)
-        found = assess(view._replace(faults=(*watched.inherited, *view.faults)))
-        changes = watched.alarms.update(found)
-        for change in changes:
+            return
+        for change in watched.alarms.update(assess(watched, self._expected_s(watched))):
             self._told(name, change)
-        return changes
 
 
 def _is_idle(outcome: Outcome) -> bool:

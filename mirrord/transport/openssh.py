@@ -42,26 +42,21 @@ class OpensshStream(ProcessStream):
         return failures.no_agent(self.host, status, stderr, heard)
 
 
-def open_openssh(
-    host: RemoteHost, jumps: Sequence[RemoteHost] = (), arguments: Sequence[str] = ()
-) -> OpensshStream:
-    """Run the host's command with `arguments` there, through `jumps` (first hop first).
+def open_openssh(host: RemoteHost, jumps: Sequence[RemoteHost] = ()) -> OpensshStream:
+    """Run the host's command there, through `jumps` (first hop first).
 
     ssh connects by itself: a failed connection is reported when the stream ends, by `failure`.
     """
     ours, process = spawn(
-        command_line(host, jumps, arguments),
+        command_line(host, jumps),
         hint='Install openssh-client, or set transport = "ssh" in hosts.d.',
     )
     return OpensshStream(ours, process, host)
 
 
-def command_line(
-    host: RemoteHost, jumps: Sequence[RemoteHost] = (), arguments: Sequence[str] = ()
-) -> list[str]:
+def command_line(host: RemoteHost, jumps: Sequence[RemoteHost] = ()) -> list[str]:
     """The command line of ssh."""
-    program = shlex.join([*host.command, *arguments])
-    return [*_to(host, jumps), "-T", "--", host.address, program]
+    return [*_to(host, jumps), "-T", "--", host.address, shlex.join(host.command)]
 
 
 def _to(host: RemoteHost, jumps: Sequence[RemoteHost]) -> list[str]:

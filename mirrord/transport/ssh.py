@@ -103,10 +103,8 @@ class SshStream(ByteStream):
         )
 
 
-def open_ssh(
-    host: RemoteHost, jumps: Sequence[RemoteHost] = (), arguments: Sequence[str] = ()
-) -> SshStream:
-    """Run the host's command with `arguments` there, through `jumps` (first hop first).
+def open_ssh(host: RemoteHost, jumps: Sequence[RemoteHost] = ()) -> SshStream:
+    """Run the host's command there, through `jumps` (first hop first).
 
     `Unreachable` for network failures, which may be temporary; `Untrusted` for host keys and
     logins; `ConfigError` for an ssh configuration that cannot be parsed.
@@ -131,7 +129,7 @@ def open_ssh(
             channel = route.last.open_session(
                 window_size=ssh_client.WINDOW_BYTES, max_packet_size=ssh_client.PACKET_BYTES_MAX
             )
-            channel.exec_command(shlex.join([*host.command, *arguments]))
+            channel.exec_command(shlex.join(host.command))
         finally:
             timer.cancel()
             timer.join()

@@ -63,12 +63,9 @@ class TlsStream(ByteStream):
         with self._writing, self._use():
             self._tls.send(self._socket.fileno(), parts)
 
-    def native(self) -> contextlib.AbstractContextManager[tuple[TlsSession, int]]:
-        """See `ByteStream`."""
-        return self._opened()
-
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[tuple[TlsSession, int]]:
+    def native(self) -> Iterator[tuple[TlsSession, int]]:
+        """See `ByteStream`."""
         with self._use():
             yield self._tls, self._socket.fileno()
 

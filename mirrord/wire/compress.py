@@ -7,9 +7,7 @@ may be sent over several sockets. No clock or threads here; the caller passes th
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
+from collections.abc import Callable
 
 import zstandard
 
@@ -37,17 +35,6 @@ _WORTH = 0.06
 _KEPT = 0.03
 
 
-class Packed(NamedTuple):
-    """A chunk as it is sent.
-
-    flag: RAW or ZSTD. level: at which it was compressed; 0: compression was not tried.
-    """
-
-    flag: int
-    payload: bytes | memoryview
-    level: int
-
-
 class Compressor:
     """Compresses chunks. Used by one thread at a time; releases the GIL while it compresses."""
 
@@ -69,18 +56,19 @@ class Compressor:
             sample = b"".join([chunk[at : at + _SAMPLE_BYTES] for at in starts])
         return len(self._at(1).compress(sample)) < len(sample) * (1 - _WORTH)
 
-    def pack(self, chunk: bytes | memoryview, level: int) -> Packed:
-        """The chunk compressed at that level (0: off), or raw if that saves almost nothing.
+    def pack(self, chunk: bytes | memoryview, level: int) -> tuple[int, bytes | memoryview, int]:
+        """The chunk compressed at that level (0: off), or raw if that saves almost nothing: RAW or
+        ZSTD; as it is sent; and at which level compression was tried, 0: it was not.
 
         If the data is not compressible (for example, compressed by the file system already) only
         a sample is tried.
         """
         if level <= 0 or not len(chunk) or not self.worth(chunk):
-            return Packed(RAW, chunk, 0)
+            return RAW, chunk, 0
         packed = self._at(level).compress(chunk)
         if len(packed) > len(chunk) * (1 - _KEPT):
-            return Packed(RAW, chunk, level)
-        return Packed(ZSTD, packed, level)
+            return RAW, chunk, level
+        return ZSTD, packed, level
 
 
 def unpack(flag: int, payload: bytes | memoryview, size_max: int) -> bytes:
@@ -335,22 +323,15 @@ class Packer:
     def pack(self, piece: bytes | memoryview) -> tuple[int, bytes | memoryview]:
         """The piece as it is sent: its compression (RAW, ZSTD), and its bytes."""
         began_s = self._now_s()
-        with self._compressor() as compressor:
-            flag, payload, level = compressor.pack(piece, self.chooser.level(began_s))
-        if level:
-            self.chooser.packed(level, len(piece), len(payload), self._now_s() - began_s)
-        return flag, payload
-
-    @contextmanager
-    def _compressor(self) -> Iterator[Compressor]:
         try:
             compressor = self._idle.pop()
         except IndexError:
             compressor = Compressor()
-        try:
-            yield compressor
-        finally:
-            self._idle.append(compressor)
+        flag, payload, level = compressor.pack(piece, self.chooser.level(began_s))
+        self._idle.append(compressor)
+        if level:
+            self.chooser.packed(level, len(piece), len(payload), self._now_s() - began_s)
+        return flag, payload
 
     def sent(self, count: int, seconds: float) -> None:
         """`count` compressed bytes were written in `seconds`."""

@@ -14,7 +14,8 @@ from __future__ import annotations
 import enum
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import msgpack
@@ -167,6 +168,16 @@ def value_of(body: bytes | memoryview, kind: Type = Type.RETURN) -> Any:
         raise ProtocolError("malformed frame body", why=str(error)) from error
 
 
+@contextmanager
+def faults() -> Iterator[None]:
+    """`ProtocolError` for what native code finds wrong."""
+    try:
+        yield
+    except FrameFault as error:
+        what, hint = error.args
+        raise ProtocolError(what, hint=hint) from None
+
+
 class FrameReader:
     """Splits received bytes into frames. After the first error it must not be used again."""
 
@@ -177,7 +188,8 @@ class FrameReader:
         #: What was received before the beginning was found.
         self._buffer = bytearray()
         self._stray_max = stray_bytes_max
-        self._begun = False
+        #: Whether the first frame has begun.
+        self.begun = False
         self._splitter = FrameSplitter()
         #: What was received before the first frame.
         self.stray = b""
@@ -201,18 +213,15 @@ class FrameReader:
 
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that are complete now. `ProtocolError` when one is malformed."""
-        if not self._begun:
+        if not self.begun:
             self._buffer += data
             if not self._find_beginning():
                 return []
             data = bytes(self._buffer)
             self._buffer.clear()
-        return self._found(lambda: self._splitter.feed(data))
-
-    @property
-    def begun(self) -> bool:
-        """Whether the first frame has begun."""
-        return self._begun
+        with faults():
+            raw = self._splitter.feed(data)
+        return self._whole(raw)
 
     @property
     def routed(self) -> int:
@@ -226,23 +235,12 @@ class FrameReader:
 
         `ProtocolError` when one is malformed.
         """
-        count = 0
+        with faults():
+            count, raw = receive(self._splitter)
+        return count, self._whole(raw)
 
-        def received() -> Sequence[RawFrame]:
-            nonlocal count
-            count, found = receive(self._splitter)
-            return found
-
-        frames = self._found(received)
-        return count, frames
-
-    def _found(self, split: Callable[[], Sequence[RawFrame]]) -> list[Frame]:
-        """The complete frames of those that `split` returns."""
-        try:
-            raw = split()
-        except FrameFault as error:
-            what, hint = error.args
-            raise ProtocolError(what, hint=hint) from None
+    def _whole(self, raw: Sequence[RawFrame]) -> list[Frame]:
+        """The frames that are complete with these."""
         found = []
         for kind, stream, body in raw:
             whole = memoryview(body) if kind == Type.DATA else bytes(body)
@@ -257,7 +255,8 @@ class FrameReader:
             # Fewer bytes than a header are not enough to decide.
             if len(self._buffer) > self._stray_max + HEADER.size:
                 if self._buffer.startswith(MAGIC):
-                    self._found(lambda: self._splitter.feed(self._buffer))
+                    with faults():
+                        self._splitter.feed(self._buffer)
                 self.stray = bytes(self._buffer[:200])
                 raise ProtocolError("the other end does not use mirrord's protocol")
             return False
@@ -265,7 +264,7 @@ class FrameReader:
             raise ProtocolError("the other end does not use mirrord's protocol")
         self.stray = bytes(self._buffer[:at])
         del self._buffer[:at]
-        self._begun = True
+        self.begun = True
         return True
 
     def pending(self) -> bytes:

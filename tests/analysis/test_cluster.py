@@ -19,6 +19,7 @@ from mirrord.cli.main import run
 from mirrord.core.errors import Damaged, MirrordError, NotFound, Refused, Unreachable
 from mirrord.traces.generators import Files, HotSpots, Workload
 from mirrord.traces.store import TraceFile, TraceWriter
+from tests.analysis.percents import totals
 from tests.support.replays import WHOLE
 
 GRIDS: list[Grid] = [
@@ -110,7 +111,7 @@ def store(workload: Workload, path: Path) -> Path:
 def everything(found: Replay) -> list[object]:
     columns = ("start_ns", "end_ns", "written", "written_bytes", "update_in_place", "active_map")
     return [
-        found.as_dict(),
+        totals(found),
         found.writes_series.bytes.tobytes(),
         found.writes_series.links,
         [

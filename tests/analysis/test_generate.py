@@ -11,6 +11,7 @@ from mirrord.analysis.grids import fixed
 from mirrord.analysis.replay import replay
 from mirrord.cli.main import run
 from mirrord.traces.store import TraceFile
+from tests.analysis.percents import percent
 
 
 @pytest.mark.parametrize("kind", ["hot-spots", "sequential", "database", "files"])
@@ -26,8 +27,8 @@ def test_generate(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     grids = [fixed(each["seconds"]) for each in told["known"]]
     found = replay(trace.batches(), trace.facts, grids)
     for grid, each in zip(found.grids, told["known"], strict=True):
-        for volume, percent in each["percent"].items():
-            assert grid.percent(volume) == pytest.approx(percent, rel=0.01)
+        for volume, known in each["percent"].items():
+            assert percent(grid, volume) == pytest.approx(known, rel=0.01)
 
     assert run(words) == 0
     lines = capsys.readouterr().out.splitlines()

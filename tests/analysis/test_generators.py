@@ -10,6 +10,7 @@ from mirrord.analysis.replay import replay
 from mirrord.core.errors import UsageError
 from mirrord.traces.generators import Files, HotSpots, LogAndDatabase, Sequential, Workload
 from mirrord.traces.model import BLOCK, Batch, Op
+from tests.analysis.percents import percent
 
 EXACT = 1e-12
 
@@ -36,7 +37,7 @@ def test_known_answers(workload: Workload, intervals: tuple[int, ...], tolerance
     for result, seconds in zip(found.grids, intervals, strict=True):
         known = workload.share(seconds)
         for name in ("update_in_place", "active_map"):
-            share = result.percent(name) / 100
+            share = percent(result, name) / 100
             assert share == pytest.approx(getattr(known, name), rel=tolerance), (seconds, name)
 
 

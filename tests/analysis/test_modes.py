@@ -21,7 +21,7 @@ from mirrord.core.errors import Refused, UsageError
 from mirrord.core.live import Mode
 from mirrord.policies.congestion import PullAhead
 from mirrord.policies.dynamic import Dynamic, Memory
-from mirrord.policies.fixed import POLICIES, Fixed
+from mirrord.policies.fixed import Fixed
 from mirrord.policies.policy import AnyPolicy, Directive, Observation
 from mirrord.policies.scheduled import Scheduled
 from mirrord.schedules.spans import parse_span
@@ -79,7 +79,7 @@ def dynamic(**keys: Any) -> Dynamic:
 
 
 def test_a_synchronous_write_takes_the_round_trip_and_its_bytes() -> None:
-    found = simulated(writes([0, 100, 200], 8000), POLICIES["sync"])
+    found = simulated(writes([0, 100, 200], 8000), Fixed(Mode.SYNC))
     # 1 ms of the replica's storage, 4 ms of distance, 8 ms for 8000 bytes.
     assert found.slowest_s == found.mean_latency_s == pytest.approx(0.013)
     assert (found.peak_bytes, found.exposed_s, found.changes) == (0, 0, 0)
@@ -277,7 +277,7 @@ def test_invalid_keys(keys: dict[str, float], said: str) -> None:
 def test_a_trace_without_writes() -> None:
     reads = batch_of([Record(0, 0, Op.READ, 0, 4096)])
     with pytest.raises(Refused, match="there are no writes"):
-        simulated(reads, POLICIES["sync"])
+        simulated(reads, Fixed(Mode.SYNC))
 
 
 LIMITS = range(0, 61_000, 1000)
@@ -418,7 +418,7 @@ def test_real_traces(name: str, tmp_path: Path) -> None:
     rate = {"hplajw-1week.srt.zst": 125_000}.get(name, 1_250_000)
     link = Link(rate, round_trip_s(40), 0.0005)
     policies: list[AnyPolicy] = [
-        POLICIES["sync"], Fixed(Mode.SEMI_SYNC, 1 << 50), Dynamic(DynamicKeys(0.004)),
+        Fixed(Mode.SYNC), Fixed(Mode.SEMI_SYNC, 1 << 50), Dynamic(DynamicKeys(0.004)),
         PullAhead(round(rate * 0.004)),
     ]  # fmt: skip
     scenarios = [Scenario(str(place), link, each, 0.004) for place, each in enumerate(policies)]

@@ -19,6 +19,7 @@ from mirrord.analysis.replay import COLUMNS, replay
 from mirrord.traces.generators import Files, HotSpots, LogAndDatabase, Sequential, Workload
 from mirrord.traces.options import ReadOptions
 from mirrord.traces.reading import open_trace
+from tests.analysis.percents import percent, percent_of_bytes
 from tests.support import traces
 from tests.support.replays import WHOLE
 
@@ -106,10 +107,10 @@ def check_real(known: Known) -> None:
     # No trace has trims: what is in place and what the active map has are the same.
     for volume in ("update_in_place", "active_map"):
         *intervals, end = found.grids
-        percent = [grid.percent(volume) for grid in intervals]
-        assert percent[: len(known.percent)] == pytest.approx(known.percent, abs=DIGIT)
-        assert end.percent(volume) == pytest.approx(known.at_the_end, abs=DIGIT)
-        of_bytes = [grid.percent_of_bytes(volume) for grid in intervals]
+        percents = [percent(grid, volume) for grid in intervals]
+        assert percents[: len(known.percent)] == pytest.approx(known.percent, abs=DIGIT)
+        assert percent(end, volume) == pytest.approx(known.at_the_end, abs=DIGIT)
+        of_bytes = [percent_of_bytes(grid, volume) for grid in intervals]
         assert of_bytes[: len(known.percent_of_bytes)] == pytest.approx(
             known.percent_of_bytes, abs=DIGIT
         )
@@ -129,10 +130,10 @@ def check_generated(name: str) -> None:
     found = replay(workload.batches(), workload.facts, [fixed(seconds) for seconds in intervals])
     for grid, seconds in zip(found.grids, intervals, strict=True):
         known = workload.share(seconds)
-        assert grid.percent("update_in_place") == pytest.approx(
+        assert percent(grid, "update_in_place") == pytest.approx(
             100 * known.update_in_place, rel=0.01
         )
-        assert grid.percent("active_map") == pytest.approx(100 * known.active_map, rel=0.01)
+        assert percent(grid, "active_map") == pytest.approx(100 * known.active_map, rel=0.01)
 
 
 @pytest.mark.skipif(not HERE, reason="the table of 106 virtual machines is not here")

@@ -10,11 +10,10 @@ import pytest
 
 from mirrord.catalogue.schema import MIGRATIONS
 from mirrord.config import host, hosts, peers, reading
-from mirrord.config.schedules import Schedules
+from mirrord.config.schedules import KEYS, Schedules
 from mirrord.control.command import Right
 from mirrord.control.methods import methods
 from mirrord.core.records import AlarmKind
-from mirrord.schedules.named import KEYS
 from tests.docs import wire_methods
 from tests.support.definitions import two_sites
 from tests.support.unit import ROOT

@@ -17,7 +17,7 @@ from mirrord.link import exchange as exchanges
 from mirrord.link.exchange import Exchange
 from mirrord.link.lane import Lane
 from mirrord.link.session import Handler, Session
-from mirrord.link.streams import Incoming, LinkSink
+from mirrord.link.streams import Incoming
 from mirrord.system.waiting import Waiting
 from mirrord.transport.tls import Listener
 from tests.support.service import PATIENCE_S
@@ -33,7 +33,7 @@ def pair(handler: Handler) -> Iterator[tuple[Session, Session]]:
     one, two = right_one(listener)
     client, server = Session(Lane(one), compress="1"), Session(Lane(two), handler=handler)
     for session in (client, server):
-        session._lanes[0].reader._begun = True  # they were greeted elsewhere
+        session._lanes[0].reader.begun = True  # they were greeted elsewhere
         session.start()
     try:
         yield client, server
@@ -59,9 +59,9 @@ def piped(*parts: bytes) -> int:
 
 def send_all(exchange: Exchange, pipe: int, most: int) -> int:
     """As a transfer does it; how many bytes were not looked at."""
-    sink, unseen = LinkSink(exchange), 0
+    unseen = 0
     while True:
-        moved, rest = sink.take(pipe, most)
+        moved, rest = exchange.take(pipe, most)
         assert 0 <= moved <= most
         unseen += moved
         if rest:

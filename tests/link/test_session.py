@@ -54,12 +54,12 @@ def pair(
     client = Session(Lane(one), version=version)
     server = Session(Lane(two), handler=handler, version=version)
     for number in (client, server):
-        number._lanes[0].reader._begun = True  # they were greeted elsewhere
+        number._lanes[0].reader.begun = True  # they were greeted elsewhere
     for _ in range(further):
         three, four = streams()
         for session, stream in ((client, three), (server, four)):
             lane = Lane(stream)
-            lane.reader._begun = True
+            lane.reader.begun = True
             session.attach(lane)
     client.start()
     server.start()
@@ -233,7 +233,7 @@ def test_single_bytes_do_not_keep_a_session_alive(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(lanes, "SILENCE_S", 1.5)
     one, two = streams()
     lane = Lane(one)
-    lane.reader._begun = True
+    lane.reader.begun = True
     client = Session(lane)
     client.start()
     body = bytes(100)
@@ -251,7 +251,7 @@ def raw(*parts: bytes) -> MirrordError | None:
     """What a server's session ends with when its peer says this."""
     one, two = streams()
     lane = Lane(two)
-    lane.reader._begun = True
+    lane.reader.begun = True
     server = Session(lane, handler=echo)
     server.start()
     try:

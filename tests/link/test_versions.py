@@ -58,7 +58,7 @@ def _head(frame: bytes) -> tuple[int, int]:
 def value(frame: bytes) -> Any:
     """What a frame of a session that has begun says."""
     reader = FrameReader()
-    reader._begun = True
+    reader.begun = True
     [found] = reader.feed(frame)
     assert found.type in (Type.HELLO, Type.CALL, Type.RETURN)
     return value_of(found.body, found.type)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -18,9 +17,8 @@ from mirrord.config.hosts import Hosts
 from mirrord.config.reading import parse_both
 from mirrord.config.writing import render, with_policy
 from mirrord.core.dynamickeys import DynamicKeys
-from mirrord.core.errors import ConfigError, NotFound, UsageError
-from mirrord.core.live import LiveReading, LiveStatus, Mode
-from mirrord.core.model import Definition
+from mirrord.core.errors import ConfigError, UsageError
+from mirrord.core.live import LiveStatus, Mode
 from mirrord.core.policies import PolicyKeys, ScheduledKeys
 from mirrord.core.results import Silent
 from mirrord.core.states import State
@@ -29,13 +27,13 @@ from mirrord.engine.progress import RunFiles
 from mirrord.live.deciding import Decider
 from mirrord.live.mirror import Book, LiveMirror
 from mirrord.live.serving import set_mode
-from mirrord.live.steering import PolicyInForce, apply, observation_of, steer
-from mirrord.live.supervise import decided, look_after
+from mirrord.live.steering import apply, observation_of, steer
+from mirrord.live.supervise import look_after
 from mirrord.policies.dynamic import Dynamic
 from mirrord.policies.fixed import Fixed
 from mirrord.policies.policy import AnyPolicy, Count, Directive, Observation
 from mirrord.policies.registry import open_policy
-from mirrord.system import clock, locks
+from mirrord.system import locks
 from mirrord.system.waiting import Waiting
 from tests.live.lab import wait_until
 
@@ -247,50 +245,6 @@ def test_what_a_policy_sees_is_what_the_primary_reports() -> None:
     assert seen.mode is Mode.ASYNC and seen.wall_ns > 0 and seen.lag_limit_bytes == 1 << 24
 
 
-class Folder(Definitions):
-    """Definitions; notes how often one was read."""
-
-    reads = 0
-
-    def load(self, name: str, source_site: str = "") -> Definition:
-        self.reads += 1
-        return super().load(name, source_site)
-
-
-def test_the_policy_in_force_is_read_again_when_the_definition_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file, folder = tmp_path / "db.toml", Folder(tmp_path)
-    file.write_text(TEXT.format(policy="async"))
-    mirror = SimpleNamespace(name="db", book=SimpleNamespace(definitions=folder))
-    known = PolicyInForce(cast(LiveMirror, mirror))
-    assert [known.name(), known.name()] == ["async", "async"]
-    assert folder.reads == 2, "it could be changed once more in the same moment"
-    later_ns = clock.now_ns() + 3 * 10**9
-    monkeypatch.setattr(clock, "now_ns", lambda: later_ns)
-    assert {known.name() for _ in range(9)} == {"async"} and folder.reads == 3
-
-    # A file of the same size and time is put in its place.
-    beside, before = tmp_path / "beside", file.stat()
-    beside.write_text(TEXT.format(policy="sync") + "\n")
-    os.utime(beside, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert beside.stat().st_size == before.st_size
-    beside.rename(file)
-    assert known.name() == "sync"
-    # It is written in place, and its time is set back.
-    file.write_text(TEXT.format(policy="async"))
-    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert known.name() == "async"
-    # The clock of the host is set back: what is newer than now is read each time.
-    monkeypatch.setattr(clock, "now_ns", lambda: later_ns - 10**12)
-    assert [known.name(), known.name()] == ["async", "async"]
-    reads = folder.reads
-    assert known.name() == "async" and folder.reads == reads + 1
-    file.unlink()
-    with pytest.raises(NotFound):
-        known.name()
-
-
 class End:
     """A primary, or the other end, which notes the modes that it is told. told while nobody else
     can set one.
@@ -320,7 +274,8 @@ class End:
 
 def _opened(folder: Path, policy: str, primary: End, other: End) -> LiveMirror:
     definitions = Definitions(folder)
-    (folder / "db.toml").write_text(TEXT.format(policy=policy))
+    text = DYNAMIC if policy == "dynamic" else TEXT.format(policy=policy)
+    (folder / "db.toml").write_text(text)
     row = SimpleNamespace(state=State.MIRRORED)
     catalogue = SimpleNamespace(mirror=lambda _id: row)
     book = Book(definitions, cast(Catalogue, catalogue), cast(Hosts, None), "UTC")
@@ -335,6 +290,12 @@ def test_a_mode_that_is_set_meanwhile_is_not_undone(tmp_path: Path) -> None:
     primary.meanwhile = lambda: set_mode(mirror, "strict-sync")
     look_after(mirror)  # the definition was read before, and said async
     assert primary.modes == [Mode.STRICT_SYNC]
+    look_after(_opened(tmp_path, "sync", primary, other))
+    assert primary.modes == [Mode.STRICT_SYNC, Mode.SYNC]
+    # What is not fixed is left to the steering, and an end without a mode to itself.
+    primary.status = primary.status._replace(mode="async")
+    look_after(_opened(tmp_path, "dynamic", primary, other))
+    primary.status = primary.status._replace(mode="")
     look_after(_opened(tmp_path, "sync", primary, other))
     assert primary.modes == [Mode.STRICT_SYNC, Mode.SYNC]
 
@@ -354,10 +315,6 @@ def test_what_a_policy_says_does_not_undo_a_mode_that_is_set_meanwhile(tmp_path:
     steer(mirror, "async", decider, ending, tell, lambda _: None)
     assert told == [""] and primary.modes == [Mode.STRICT_SYNC, Mode.SYNC]
     decider.end()
-
-
-def test_only_fixed_policies_are_decided_by_the_slow_probe() -> None:
-    assert decided("dynamic", LiveReading("dynamic", PRIMARY, None, 0)) is None
 
 
 class Recorder:

@@ -17,8 +17,8 @@ from mirrord.drivers.image.process import check_address, refusal
 from mirrord.engine.limits import rate_of
 from mirrord.live.mirror import LiveMirror, _is_complete
 from mirrord.live.serving import _address, uri_of
-from mirrord.live.supervise import _has_window, decided
-from mirrord.policies.fixed import POLICIES
+from mirrord.live.supervise import _has_window
+from mirrord.policies.fixed import Fixed
 from mirrord.policies.policy import Observation
 
 TEXT = """id = "1a2b3c4d"
@@ -164,20 +164,12 @@ PRIMARY = LiveStatus(running=True, role="primary", mode="sync", epoch=1, generat
 
 @pytest.mark.parametrize("mode", Mode)
 def test_a_fixed_policy_wants_its_mode_whatever_it_sees(mode: Mode) -> None:
-    policy = POLICIES[mode.value]
+    policy = Fixed(mode)
     for now in Mode:
         for lag_s in (None, 0.0, 1e6):
             seen = Observation(1.0, now, connected=False, in_sync=False, lag_s=lag_s)
-            directive, memory = policy.decide(seen, policy.begin())
+            directive, memory = policy.decide(seen, None)
             assert directive.mode is mode and memory is None
-
-
-def test_without_a_primary_no_policy_decides() -> None:
-    assert decided("sync", LiveReading("sync", None, None, 0)) is None
-    secondary = PRIMARY._replace(role="secondary", mode="")
-    assert decided("sync", LiveReading("sync", None, secondary, 0)) is None
-    found = decided("async", LiveReading("async", PRIMARY, secondary, 0))
-    assert found is not None and found.mode is Mode.ASYNC
 
 
 def test_the_primary_of_the_higher_epoch_decides() -> None:

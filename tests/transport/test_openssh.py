@@ -21,7 +21,7 @@ def test_what_is_sent_comes_back(sshd: Sshd) -> None:
 
 def test_arguments_reach_the_program_as_they_are(sshd: Sshd) -> None:
     words = ["a b", "$HOME", "it's", "*", "", "-v", "--"]
-    stream = open_openssh(sshd.host(command=("printf", "%s\\n")), (), words)
+    stream = open_openssh(sshd.host(command=("printf", "%s\\n", *words)))
     assert read_all(stream).decode().split("\n")[:-1] == words
     stream.close()
 

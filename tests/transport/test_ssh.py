@@ -86,7 +86,7 @@ def test_one_stream_carries_100_mb_a_second(sshd: Sshd) -> None:
 
 def test_arguments_reach_the_program_as_they_are(sshd: Sshd) -> None:
     words = ["a b", "$HOME", "it's", "*", ""]
-    stream = open_ssh(sshd.host(command=("printf", "%s\\n")), (), words)
+    stream = open_ssh(sshd.host(command=("printf", "%s\\n", *words)))
     assert read_all(stream).decode().split("\n")[:-1] == words
     assert stream.status(wait_s=60) == 0
     stream.close()

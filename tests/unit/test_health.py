@@ -3,21 +3,44 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
-from mirrord.core.model import Promise
+from mirrord.core.model import Definition, Endpoint, Promise
 from mirrord.core.records import AlarmKind, Finding, Level
 from mirrord.scheduler.clockwatch import ClockWatch, WallTimes
-from mirrord.scheduler.health import Alarms, View, assess
+from mirrord.scheduler.health import Alarms, assess
+from mirrord.scheduler.watched import Standing, Watched
+from mirrord.system import clock
 
 
-def found(view: View) -> list[tuple[str, str]]:
-    return [(finding.kind, finding.level) for finding in assess(view)]
+def watched(
+    lag_s: float | None = None,
+    *,
+    mirrored: bool = True,
+    quiesced: bool = False,
+    quiet_s: float | None = None,
+    promise: Promise | None = None,
+    **fields: Any,
+) -> Watched:
+    """What the scheduler knows of a mirror now."""
+    end = Endpoint("block", "/srv/a")
+    made = Watched(
+        Definition("a", "1a2b3c4d", end, end, promise=promise or Promise()), None, **fields
+    )
+    made.standing = Standing(mirrored, quiesced, 0 if lag_s is None else 1)
+    made.confirmed_boot_s = clock.boottime_s() - (lag_s or 0)
+    made.moved_s = None if quiet_s is None else clock.monotonic_s() - quiet_s
+    return made
+
+
+def found(one: Watched, expected_s: float | None = None) -> list[tuple[str, str]]:
+    return [(finding.kind, finding.level) for finding in assess(one, expected_s)]
 
 
 def test_nothing_is_wrong_with_a_mirror_in_step() -> None:
-    assert found(View()) == found(View(lag_s=3600, expected_s=3600)) == []
+    assert found(watched()) == found(watched(3600), 3600) == []
 
 
 @pytest.mark.parametrize(
@@ -25,53 +48,52 @@ def test_nothing_is_wrong_with_a_mirror_in_step() -> None:
     [(149, []), (150, ["warning"]), (249, ["warning"]), (250, ["error"])],
 )
 def test_lag_is_judged_by_the_promise_else_by_the_schedule(lag_s: float, levels: list[str]) -> None:
-    for view in (
-        View(expected_s=100),
-        View(expected_s=7, promise=Promise(100)),
-        View(promise=Promise(100)),
-    ):
-        assert [level for _, level in found(view._replace(lag_s=lag_s))] == levels
-    assert found(View(lag_s=lag_s)) == [], "nobody promised anything"
-    assert found(View(lag_s=lag_s, promise=Promise(100), mirrored=False)) == []
-    assert found(View(promise=Promise(100))) == [], "it never was in step"
+    for expected_s, promise in ((100, None), (7, Promise(100)), (None, Promise(100))):
+        late = found(watched(lag_s, promise=promise), expected_s)
+        assert [level for _, level in late] == levels
+    assert found(watched(lag_s)) == [], "nobody promised anything"
+    assert found(watched(lag_s, promise=Promise(100), mirrored=False)) == []
+    assert found(watched(promise=Promise(100))) == [], "it never was in step"
 
 
 def test_a_quiesced_mirror_falls_behind_and_the_text_says_why() -> None:
-    [finding] = assess(View(lag_s=300, promise=Promise(100), quiesced=True))
+    [finding] = assess(watched(300, promise=Promise(100), quiesced=True), None)
     assert "quiesced" in finding.text and "300 %" in finding.text
 
 
 @pytest.mark.parametrize(
-    ("view", "expected"),
+    ("fields", "expected"),
     [
-        (View(error="cut", number=2), ("failure", "warning")),
-        (View(error="cut", number=2, gives_up=True), ("failure", "error")),
-        (View(quiet_s=30), ("stall", "error")),
-        (View(base_risk="gone"), ("base", "error")),
-        (View(prune_refused="too many"), ("prune", "warning")),
-        (View(target="too small"), ("target", "warning")),
+        ({"error": "cut", "number": 2}, ("failure", "warning")),
+        ({"error": "cut", "number": 2, "gives_up": True}, ("failure", "error")),
+        ({"quiet_s": 30}, ("stall", "error")),
+        ({"base_risk": "gone"}, ("base", "error")),
+        ({"prune_refused": "too many"}, ("prune", "warning")),
+        ({"target": "too small"}, ("target", "warning")),
         *(
-            (View(faults=(Finding(AlarmKind(kind), Level.ERROR, "found"),)), (kind, "error"))
+            ({"faults": (Finding(AlarmKind(kind), Level.ERROR, "found"),)}, (kind, "error"))
             for kind in ("verb", "destination", "source", "interrupted")
         ),
         # Of its own runs the scheduler knows more than the records.
         (
-            View(
-                error="cut",
-                gives_up=True,
-                faults=(Finding(AlarmKind.FAILURE, Level.WARNING, "cut"),),
-            ),
+            {
+                "error": "cut",
+                "gives_up": True,
+                "faults": (Finding(AlarmKind.FAILURE, Level.WARNING, "cut"),),
+            },
             ("failure", "error"),
         ),
     ],
 )
-def test_each_kind_is_raised_at_its_level(view: View, expected: tuple[str, str]) -> None:
-    assert found(view) == [expected]
+def test_each_kind_is_raised_at_its_level(
+    fields: dict[str, Any], expected: tuple[str, str]
+) -> None:
+    assert found(watched(**fields)) == [expected]
     assert expected[0] in tuple(AlarmKind)
 
 
 def test_a_transfer_that_moves_does_not_stall() -> None:
-    assert found(View(quiet_s=29.9)) == []
+    assert found(watched(quiet_s=20)) == []
 
 
 def test_an_alarm_is_told_once_and_again_when_its_level_changes_and_cleared_once() -> None:

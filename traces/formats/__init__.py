@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mirrord.core.errors import UsageError
-from mirrord.core.names import nearest
+from mirrord.core.names import did_you_mean
 from mirrord.traces.formats import ascii5, binary, delimited, refused, text
 from mirrord.traces.formats.base import Format
 
@@ -24,9 +24,6 @@ def named(name: str) -> Format:
     """The format of that name; `UsageError` when there is none."""
     found = FORMATS.get(name) or FORMATS.get(name.lower())
     if found is None:
-        near = nearest(name, FORMATS)
-        raise UsageError(
-            f"there is no format '{name}'",
-            hint=f"Did you mean '{near[0]}'?" if near else f"Formats are: {', '.join(FORMATS)}.",
-        )
+        hint = did_you_mean(name, FORMATS, f"Formats are: {', '.join(FORMATS)}.")
+        raise UsageError(f"there is no format '{name}'", hint=hint)
     return found

@@ -102,7 +102,6 @@ def _format(
     *,
     header: str | None = None,
     absolute: Literal["unix", "windows"] | None = None,
-    takes: tuple[str, ...] = ("time_unit", "addr_unit", "size_unit"),
 ) -> Format:
     start_ns = {"unix": 0, "windows": FILETIME_EPOCH_NS, None: None}[absolute]
     return Format(
@@ -111,7 +110,7 @@ def _format(
         _matcher(pattern, header),
         lambda _sample, options: parser_of(layout, options),
         lambda _sample, _parser: start_ns,
-        takes,
+        ("time_unit", "addr_unit", "size_unit"),
     )
 
 
@@ -185,14 +184,13 @@ _FAMILY = (
 
 def mapped(sample: Sample, options: ReadOptions) -> TraceParser:
     """The parser of any CSV, by `--columns time=0,op=3,offset=4,length=5,volume=1+2`."""
+    first = sample.lines[0] if sample.lines else ""
     if options.columns is None:
-        header = sample.lines[0] if sample.lines else ""
         raise UsageError(
             "a CSV needs a map of its columns",
-            hint=f"Its first line is '{header[:100]}'. Give for example "
+            hint=f"Its first line is '{first[:100]}'. Give for example "
             "--columns time=0,op=3,offset=4,length=5,volume=1 (from 0, or by header names).",
         )
-    first = sample.lines[0] if sample.lines else ""
     delimiter = max(",;\t|", key=first.count)
     if not first.count(delimiter):
         delimiter = " "

@@ -286,27 +286,25 @@ def _bounds(text: str) -> list[float]:
 
 def _schedules(given: dict[str, Any]) -> Iterator[tuple[str, Schedule]]:
     from mirrord.config.reading import is_name
-    from mirrord.config.schedules import Schedules as Named
-    from mirrord.schedules.schedule import parse_schedule
+    from mirrord.config.schedules import Schedules as Known
+    from mirrord.core.model import Timing
     from mirrord.system.paths import standard
 
-    windows = given["window"] or []
+    windows = tuple(given["window"] or ())
     if windows and not given["schedule"]:
         raise UsageError(
             "--window applies to schedules, and none is given",
             hint="Give one: --schedule 'every 15m'. --intervals cannot be restricted to hours.",
         )
+    known = Known(standard().schedules, zone=given["zone"])
     for rule in dict.fromkeys(given["schedule"] or []):
         if is_name(rule) and windows:
             raise UsageError(
                 f"--window cannot be used with the named schedule '{rule}': it has its own hours",
                 hint="Give a rule: 'every 15m', or a cron line.",
             )
-        if is_name(rule):
-            yield rule, Named(standard().schedules).named(rule).in_zone(given["zone"])
-        else:
-            words = f"{rule} ({', '.join(windows)})" if windows else rule
-            yield words, parse_schedule(rule, zone=given["zone"], windows=windows)
+        words = f"{rule} ({', '.join(windows)})" if windows else rule
+        yield words, known.parsed(Timing((rule,), windows=windows))
 
 
 #: The commands of this group.

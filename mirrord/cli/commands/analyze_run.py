@@ -72,19 +72,16 @@ def publish(
         from mirrord.analysis.reports.save import save
 
         files = save(report, out, version=__version__)
-    summary = {
-        "status": "done",
-        "out": None if out is None else str(out),
-        "files": files,
-        "warnings": list(report.warnings),
-    }
     lines = [*_tables(report), *report.conclusions]
     lines += [f"assumed {line}" for line in report.assumptions]
     lines += [f"warning: {line}" for line in report.warnings]
     if out is not None:
         lines.append(f"Report: {out / report.kind}.html, and {len(files) - 1} files beside it")
     document = {
-        **summary,
+        "status": "done",
+        "out": None if out is None else str(out),
+        "files": files,
+        "warnings": list(report.warnings),
         "conclusions": list(report.conclusions),
         "assumptions": list(report.assumptions),
         "provenance": report.provenance,
@@ -99,10 +96,8 @@ def _signed(report: Report, given: dict[str, Any], signature: inspect.Signature)
 
     defaults = signature.parameters
     # Where it was computed is left out: the report is the same.
-    own = {
-        name: given[name] for name in given if name not in ("traces", "options", "out", "cluster")
-    }
-    options: dict[str, Any] = {name: own[name] for name in own if name != "as_json"}
+    apart = ("traces", "options", "out", "cluster", "as_json")
+    options = {name: value for name, value in given.items() if name not in apart}
     changed = {name: value for name, value in options.items() if value != defaults[name].default}
     reading = given["options"].given()
     if "dedup_s" in reading:

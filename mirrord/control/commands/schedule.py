@@ -48,6 +48,7 @@ def schedule_next(
     service: Service,
     name: MirrorName,
     *,
+    # Who may only look could keep the service at work for as long as they like otherwise.
     count: Annotated[
         int, Option("Number of runs to show.", flags=("--count", "-n"), most=1000)
     ] = 10,

@@ -53,7 +53,8 @@ def verify(
     from mirrord.engine import verify as engine
     from mirrord.live import serving
 
-    given = [flag for flag, used in _modes(full, changed, sample).items() if used]
+    modes = {"'--full'": full, "'--changed'": changed, "'--sample'": sample is not None}
+    given = [flag for flag, used in modes.items() if used]
     if len(given) > 1:
         raise UsageError(f"{' and '.join(given)} cannot be combined")
     mode, parts = VerifyMode.FULL, 0
@@ -82,10 +83,6 @@ def verify(
             return engine.verify(mirror, mode, parts=parts, snapshot=snapshot, repair=repair)
 
     return service.look(name, work, live=live)
-
-
-def _modes(full: bool, changed: bool, sample: str | None) -> dict[str, bool]:
-    return {"'--full'": full, "'--changed'": changed, "'--sample'": sample is not None}
 
 
 def _parts(text: str) -> int:
