@@ -319,6 +319,15 @@ def refusal(said: str, where: str) -> MirrordError:
             "no process had it open: delete the file 'identity' on that host, run the same command "
             f"again, then 'mirrord verify {MIRROR}'.",
         )
+    if "taken the place of the records" in text:
+        return Refused(
+            "another file has taken the place of the records",
+            where=where,
+            why=text,
+            hint="Older records do not have what was written since: put the newest ones back. If "
+            "these are the newest: delete the file 'identity' on that host, run the same command "
+            f"again, then 'mirrord verify {MIRROR}'.",
+        )
     if "restore its size" in text or "checksum" in text:
         return Damaged("the image cannot be mirrored", where=where, why=text)
     if "No such file" in text or "entity not found" in text:

@@ -257,6 +257,8 @@ impl Primary {
                 step: Step::Recording,
             };
             self.progress += 1;
+        } else if self.confirming {
+            self.count_session();
         }
     }
 
