@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from mirrord.core.errors import MIRROR, MirrordError, NotFound, Refused, Unreachable, UsageError
+from mirrord.core.errors import (
+    MIRROR,
+    Damaged,
+    MirrordError,
+    NotFound,
+    Refused,
+    Unreachable,
+    UsageError,
+)
 from mirrord.core.live import ImageFacts, LiveSetup, LiveStatus, Mode
 from mirrord.core.model import Role, Snapshot, VolumeFacts
 from mirrord.core.relationship import Relationship
@@ -42,6 +51,8 @@ _TLS_KEYS = {
     "tls-peer": "peer.pem",
 }
 _TLS = tuple(_TLS_KEYS.values())
+#: What Linux takes, in bytes.
+_SOCKET_PATH_MAX = 107
 #: So many characters of a mirror's id are in the names of its units.
 _UNIT_ID = 8
 #: A verb of another process at the same end is over soon.
@@ -253,6 +264,12 @@ class ImageDriver(Driver, Live):
                 raise Refused(
                     "this is not a socket", where=str(path), hint="Give the path of a new one."
                 )
+            if path is not None and len(os.fsencode(path)) > _SOCKET_PATH_MAX:
+                raise Refused(
+                    "the path of the socket is too long",
+                    where=str(path),
+                    hint="Give one of at most 107 bytes.",
+                )
             if path is not None and not path.parent.is_dir():
                 raise NotFound("the folder of the socket does not exist", where=str(path.parent))
             self._serve(end, where, allowed)
@@ -376,7 +393,9 @@ class ImageDriver(Driver, Live):
 
     def live_remove(self) -> None:
         """See `Live.live_remove`."""
-        end = self._end()
+        end = None
+        with suppress(Damaged):
+            end = self._end()
         if end is None and not self._store.is_dir():
             return
         with self.lock("mirrord"):
@@ -396,9 +415,19 @@ class ImageDriver(Driver, Live):
             text = (self._store / "end.json").read_text(encoding="utf-8")
         except (FileNotFoundError, NotADirectoryError):
             return None
-        found = json.loads(text)
-        lists = {key: tuple(found[key]) for key in ("served", "allowed")}
-        return _End(**{**found, **lists})
+        try:
+            found = json.loads(text)
+            lists = {key: tuple(found[key]) for key in ("served", "allowed")}
+            return _End(**{**found, **lists})
+        except (ValueError, TypeError, KeyError) as error:
+            raise Damaged(
+                "the record of this end is malformed",
+                where=str(self._store / "end.json"),
+                why=str(error),
+                hint="Put it back from a backup. Without one: 'mirrord delete "
+                f"{MIRROR} --yes' (both images are kept), then create the mirror again, from the "
+                "image that has the data.",
+            ) from None
 
     def _demand_end(self) -> _End:
         end = self._end()

@@ -288,6 +288,14 @@ def check_address(address: str) -> None:
         raise Refused("invalid address", where=repr(address)[:200])
 
 
+#: When an image or records are lost.
+_RECORDS = (
+    f"If they are the primary's, 'mirrord break {MIRROR}' makes the other end the primary. If "
+    f"they are the secondary's, run 'mirrord delete {MIRROR} --yes', and create and initialize the "
+    "mirror again."
+)
+
+
 def refusal(said: str, where: str) -> MirrordError:
     """What the program said, as an error."""
     lines = [line for line in said.splitlines() if line.strip()]
@@ -319,6 +327,17 @@ def refusal(said: str, where: str) -> MirrordError:
             "no process had it open: delete the file 'identity' on that host, run the same command "
             f"again, then 'mirrord verify {MIRROR}'.",
         )
+    if "taken the place of the records" in text:
+        return Refused(
+            "another file has taken the place of the records",
+            where=where,
+            why=text,
+            hint="Older records do not have what was written since: put the newest ones back. If "
+            "these are the newest: delete the file 'identity' on that host, run the same command "
+            f"again, then 'mirrord verify {MIRROR}'.",
+        )
+    if "has no valid record" in text or "has no complete checkpoint" in text:
+        return Damaged("the records of this end are damaged", where=where, why=text, hint=_RECORDS)
     if "restore its size" in text or "checksum" in text:
         return Damaged("the image cannot be mirrored", where=where, why=text)
     if "No such file" in text or "entity not found" in text:
@@ -326,8 +345,6 @@ def refusal(said: str, where: str) -> MirrordError:
             "the image, or a file of its records, does not exist",
             where=where,
             why=text,
-            hint=f"If the primary's was deleted, 'mirrord break {MIRROR}' makes the other end the "
-            f"primary. If the secondary's was, run 'mirrord delete {MIRROR} --yes', and create and "
-            "initialize the mirror again.",
+            hint=_RECORDS,
         )
     return Refused("mirrord-live refused this", where=where, why=text)

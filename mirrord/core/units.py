@@ -81,8 +81,11 @@ def window_argument(text: str) -> str:
     """
     with suppress(UsageError):
         return str(parse_size(text))
-    seconds = parse_duration(text)
-    return f"{seconds:g}s"
+    with suppress(UsageError):
+        return f"{parse_duration(text):g}s"
+    raise UsageError(
+        f"'{text}' is neither a size nor a duration", hint="Write for example 16MiB or 5s."
+    )
 
 
 def format_duration(duration_s: float) -> str:

@@ -61,6 +61,21 @@ def test_garbage_takes_neither_memory_nor_descriptors_nor_time(pair: Pair) -> No
     pair.wait_in_sync()
 
 
+def test_clients_do_not_keep_commands_out(pair: Pair) -> None:
+    pair.start()
+    clients: list[Client] = []
+    try:
+        with suppress(ConnectionResetError):
+            while len(clients) < 500:
+                clients.append(Client(pair.primary))
+        assert len(clients) == 256
+        assert pair.primary.ask("mode async") == {"ok": True}
+        assert clients[-1].write(0, stamp(0, 1)) == 0
+    finally:
+        for client in clients:
+            client.socket.close()
+
+
 @pytest.fixture
 def stuck(pair: Pair) -> Iterator[list[Client]]:
     """Clients that announce large writes and send half of them."""

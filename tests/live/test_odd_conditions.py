@@ -131,7 +131,9 @@ def test_a_sync_that_fails_at_the_primary_ends_its_service(pair: Pair, odd: dict
         assert client.write(0, stamp(0, 1)) == 0
         odd["primary"].sync.touch()
         assert client.flush() == 5
-        assert pair.primary.is_state("failed")
+        status = pair.primary.status() or {}
+        assert status["state"] == "failed"
+        assert status["reason"] == "the local disk failed: sync: Io; serving stopped"
         assert client.write(0, stamp(0, 2)) == 5
         client.send(0, 4, 0, 4096)
         assert client.answer() == (4, 5)

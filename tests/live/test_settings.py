@@ -231,6 +231,7 @@ def test_an_address_is_one_line_of_the_configuration(address: str) -> None:
         ("link: connected\nerror: /srv/x: mounted; unmount it first", "the image is in use"),
         ("error: No space left on device (os error 28)", "no space is left"),
         ("error: /srv/x: the image has 1 bytes, and had 2; restore its size", "cannot be mirrored"),
+        ("error: /srv/tracking: another file has taken the place of the records", "of the records"),
         ("", "refused this"),
     ],
 )

@@ -21,6 +21,8 @@ pub struct Hello {
     pub log: Option<u64>,
     /// What it understands beyond that: `MERGING`, `COMPRESSION`.
     pub features: u8,
+    /// `Record.session`. None: it does not count sessions.
+    pub session: Option<u64>,
 }
 
 /// Units of which a part is not sent.
@@ -42,6 +44,7 @@ impl Hello {
             diverged: record.diverged,
             log: Some(0),
             features: MERGING | COMPRESSION,
+            session: Some(record.session),
         }
     }
 
@@ -59,6 +62,7 @@ impl Hello {
         if let Some(log) = self.log {
             out.extend_from_slice(&log.to_le_bytes());
             out.push(self.features);
+            out.extend_from_slice(&self.session.unwrap_or(0).to_le_bytes());
         }
         out
     }
@@ -77,6 +81,7 @@ impl Hello {
             diverged: from.u8()? != 0,
             log: from.u64(),
             features: from.u8().unwrap_or(0),
+            session: from.u64(),
         })
     }
 }
@@ -144,15 +149,15 @@ mod tests {
         let hello = Hello::of(&record, false);
         let bytes = hello.encode();
         assert_eq!(Hello::decode(&bytes), Some(hello.clone()));
-        for (kept, log) in [(1, Some(0)), (9, None)] {
-            let older = Hello::decode(&bytes[..bytes.len() - kept]);
-            let features = 0;
+        for (cut, log, features) in [(8, Some(0), hello.features), (9, Some(0), 0), (17, None, 0)] {
+            let older = Hello::decode(&bytes[..bytes.len() - cut]);
             let hello = hello.clone();
             assert_eq!(
                 older,
                 Some(Hello {
                     log,
                     features,
+                    session: None,
                     ..hello
                 })
             );

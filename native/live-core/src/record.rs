@@ -10,6 +10,8 @@ const BOUNDED: u8 = 2;
 /// The number of a redo log follows the serial number.
 const LOGGED: u8 = 4;
 const UNFENCED: u8 = 8;
+/// The numbers of sessions follow that.
+const COUNTED: u8 = 16;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
@@ -31,6 +33,11 @@ pub struct Record {
     pub unfenced: bool,
     /// Counts the times that both ends were made equal.
     pub generation: u64,
+    /// Counts the sessions that both ends have begun or confirmed: by it an end notices that the
+    /// other one, or itself, is an older copy. 0: none was counted.
+    pub session: u64,
+    /// A primary's: the other end may have counted up to here.
+    pub asked: u64,
     /// A secondary's.
     pub phase: Phase,
     /// The before-images that belong to `Phase::Resync` carry this number.
@@ -88,6 +95,8 @@ impl Record {
             bounded: false,
             unfenced: false,
             generation: 0,
+            session: 0,
+            asked: 0,
             phase: Phase::Empty,
             side: 0,
             log: 0,
@@ -112,7 +121,8 @@ impl Record {
         let bit = |bit: u8, is_set: bool| if is_set { bit } else { 0 };
         let has_log = self.log != 0;
         let ends = bit(SYNCED, self.synced) | bit(BOUNDED, self.bounded);
-        out.push(ends | bit(LOGGED, has_log) | bit(UNFENCED, self.unfenced));
+        let fields = bit(LOGGED, has_log) | bit(COUNTED, self.asked != 0);
+        out.push(ends | fields | bit(UNFENCED, self.unfenced));
         out.extend_from_slice(&self.generation.to_le_bytes());
         out.push(self.phase as u8);
         out.extend_from_slice(&self.side.to_le_bytes());
@@ -121,6 +131,10 @@ impl Record {
         out.extend_from_slice(&self.serial.to_le_bytes());
         if has_log {
             out.extend_from_slice(&self.log.to_le_bytes());
+        }
+        if self.asked != 0 {
+            out.extend_from_slice(&self.session.to_le_bytes());
+            out.extend_from_slice(&self.asked.to_le_bytes());
         }
         let crc = crc32c::crc32c(&out);
         out.extend_from_slice(&crc.to_le_bytes());
@@ -162,6 +176,8 @@ impl Record {
             bounded: state & BOUNDED != 0,
             unfenced: state & UNFENCED != 0,
             generation: from.u64()?,
+            session: 0,
+            asked: 0,
             phase: Phase::from_code(from.u8()?)?,
             side: from.u64()?,
             log: 0,
@@ -169,11 +185,15 @@ impl Record {
             since: from.u64()?,
             serial: from.u64()?,
         };
-        if state & !(SYNCED | BOUNDED | LOGGED | UNFENCED) != 0 {
+        if state & !(SYNCED | BOUNDED | LOGGED | UNFENCED | COUNTED) != 0 {
             return is_sound_somewhere(slot, slot.len() - from.0.len()).then_some((record, false));
         }
         if state & LOGGED != 0 {
             record.log = from.u64()?;
+        }
+        if state & COUNTED != 0 {
+            record.session = from.u64()?;
+            record.asked = from.u64()?;
         }
         let length = slot.len() - from.0.len();
         let crc = from.u32()?;
@@ -261,7 +281,7 @@ mod tests {
         let mut later = record.encode();
         let state = 8 + 16 + 20 + 8 + 2 + 16;
         assert_eq!(later[state], 0);
-        later[state] = UNFENCED << 1;
+        later[state] = COUNTED << 1;
         // A damaged byte, in a record of this version.
         assert_eq!(Record::newest(&old, &later).unwrap().serial, 0);
         // What a later version adds comes before the checksum.

@@ -229,14 +229,22 @@ impl Files {
         Some([identity(&self.image)?, identity(&self.tracking)?])
     }
 
-    /// Refuses another file in the place of the image. If the tracking is another file, too, both
-    /// were copied.
+    /// Refuses another file in the place of the image, and other records of it, such as a backup's:
+    /// they do not have what was written since. If both are others, they were copied together.
     fn check_identity(&self, state: &Path) -> io::Result<()> {
         let (Some([image, tracking]), Some(known)) = (self.identities(), recorded(state)) else {
             return Ok(());
         };
-        if is_same(image, known[0]) || !is_same(tracking, known[1]) {
+        let (is_image, is_tracking) = (is_same(image, known[0]), is_same(tracking, known[1]));
+        if is_image == is_tracking {
             return Ok(());
+        }
+        if is_image {
+            return Err(io::Error::other(format!(
+                "{state}/tracking: another file has taken the place of the records, as \
+                 {state}/identity shows, and the image is the same; put the newest records back",
+                state = state.display()
+            )));
         }
         Err(io::Error::other(format!(
             "{}: another file has taken the place of the image, as {}/identity shows; \

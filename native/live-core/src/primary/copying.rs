@@ -3,12 +3,41 @@
 use super::writes::SentKind;
 use super::{Link, Primary, State, Step};
 use crate::frame::{Class, Frame, FLAG};
-use crate::hello::Hello;
+use crate::hello::{Begin, Hello};
 use crate::io::{Action, File, Outcome, Token};
 use crate::record::Reader;
+use crate::types::Phase;
 use std::sync::Arc;
 
 impl Primary {
+    pub(super) fn begin_resync(&mut self, peer: &Hello, out: &mut Vec<Action>) {
+        if self.is_rolled_back(peer) {
+            self.disown(peer, out);
+        }
+        let mine = self.record.generation;
+        let begin = if peer.phase == Phase::Empty {
+            if peer.generation != mine + 1 {
+                // The other end will count as one whose copy was begun: it is not to begin before
+                // the map on disk has everything.
+                self.tracker.outdate_saved_all();
+            }
+            Begin::Initial {
+                generation: mine + 1,
+            }
+        } else {
+            let is_known = peer.generation == mine
+                || peer.generation == mine + 1
+                || peer.diverged && peer.generation + 1 == mine;
+            if !is_known {
+                self.tracker.outdate_all();
+            }
+            Begin::Resync {
+                bytes: self.tracker.tracked_blocks() * u64::from(self.geometry.block),
+            }
+        };
+        self.link = Link::Beginning(begin);
+    }
+
     pub(super) fn pump_copies(&mut self, out: &mut Vec<Action>) {
         let is_pull = match self.state {
             State::Exchange {
@@ -159,7 +188,7 @@ impl Primary {
         let is_last = frame.flags & FLAG != 0;
         let peer: Option<Hello> = self.peer.clone();
         if let Some(peer) = peer.filter(|_| is_last) {
-            self.begin_resync(&peer);
+            self.begin_resync(&peer, out);
             self.progress += 1;
         }
     }

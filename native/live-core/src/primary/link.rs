@@ -1,5 +1,6 @@
 //! The replica link: greeting, the choice of what a session has to do, acknowledgements, silence.
 
+use super::rollback::{OLDER, OLDER_AND_LOST};
 use super::writes::SentKind;
 use super::{Link, Primary, State, Step};
 use crate::fault::Fault;
@@ -84,6 +85,7 @@ impl Primary {
             self.heard_fenced(hello.role);
             self.has_logs = hello.log.is_some();
             self.features = hello.features;
+            self.has_sessions = hello.session.is_some();
             self.peer = Some(hello);
             self.decide(out);
         }
@@ -103,13 +105,19 @@ impl Primary {
         };
         match self.state {
             State::Holding { .. } => {
-                if peer.generation != self.record.generation || peer.phase != Phase::Consistent {
+                let is_old = self.is_rolled_back(&peer);
+                let is_known = peer.generation == self.record.generation && !is_old;
+                if !is_known || peer.phase != Phase::Consistent {
                     // Not the replica that this end was in sync with.
                     if self.is_lost() {
-                        self.hang_up(
-                            "the other end is not the replica that may have newer data",
-                            out,
-                        );
+                        let reason = match is_old {
+                            true => OLDER_AND_LOST,
+                            false => "the other end is not the replica that may have newer data",
+                        };
+                        self.hang_up(reason, out);
+                    } else if is_old {
+                        self.disown(&peer, out);
+                        self.leave(OLDER, out);
                     } else {
                         self.leave("the replica's generation is another one", out);
                     }
@@ -132,6 +140,9 @@ impl Primary {
                 }
                 self.link = Link::Beginning(begin);
             }
+            State::Semi if self.is_rolled_back(&peer) => {
+                self.lose_stream(OLDER, out);
+            }
             State::Semi => self.decide_semi(peer.log, out),
             State::Alone if self.wants_sync() && self.now >= self.next_try => {
                 if peer.diverged {
@@ -139,7 +150,7 @@ impl Primary {
                     let frame = Frame::new(Class::MapRequest, self.record.epoch);
                     out.push(Action::Send(frame));
                 } else {
-                    self.begin_resync(&peer);
+                    self.begin_resync(&peer, out);
                 }
             }
             _ => {}
@@ -148,31 +159,6 @@ impl Primary {
 
     pub(super) fn wants_sync(&self) -> bool {
         self.record.mode != Mode::Async || self.resync_wanted
-    }
-
-    pub(super) fn begin_resync(&mut self, peer: &Hello) {
-        let mine = self.record.generation;
-        let begin = if peer.phase == Phase::Empty {
-            if peer.generation != mine + 1 {
-                // The other end will count as one whose copy was begun: it is not to begin before
-                // the map on disk has everything.
-                self.tracker.outdate_saved_all();
-            }
-            Begin::Initial {
-                generation: mine + 1,
-            }
-        } else {
-            let is_known = peer.generation == mine
-                || peer.generation == mine + 1
-                || peer.diverged && peer.generation + 1 == mine;
-            if !is_known {
-                self.tracker.outdate_all();
-            }
-            Begin::Resync {
-                bytes: self.tracker.tracked_blocks() * u64::from(self.geometry.block),
-            }
-        };
-        self.link = Link::Beginning(begin);
     }
 
     /// Sends what begins the session, once nothing of the last one is under way.
@@ -193,7 +179,7 @@ impl Primary {
                 self.reads.is_empty() && !self.tracker.has_stale() && self.journal.is_idle()
             }
         };
-        if !is_quiet || self.peer.is_none() {
+        if !is_quiet || self.peer.is_none() || !self.ask_session() {
             return;
         }
         self.progress += 1;
@@ -206,6 +192,7 @@ impl Primary {
         }
         let mut frame = Frame::with_payload(Class::Begin, self.record.epoch, begin.encode());
         frame.sequence = self.acked + 1;
+        frame.offset = self.asked_session();
         out.push(Action::Send(frame));
     }
 
@@ -214,6 +201,7 @@ impl Primary {
             self.hang_up("an unexpected begin", out);
             return;
         };
+        self.count_session();
         match (begin, self.state) {
             (Begin::Resume, State::Holding { .. }) => {
                 self.link = Link::Session;
@@ -455,6 +443,7 @@ impl Primary {
             }
         }
         self.watch_window(out);
+        self.confirm_session(out);
         let is_due = self.now.saturating_sub(self.last_barrier) >= self.settings.barrier;
         if is_due && self.tracker.undurable() && self.is_issuing() {
             self.barrier_wanted = true;

@@ -6,6 +6,7 @@ mod copying;
 mod link;
 mod merging;
 mod recording;
+mod rollback;
 mod semi;
 mod state;
 mod status;
@@ -220,6 +221,12 @@ pub struct Primary {
     has_logs: bool,
     /// `Hello.features`.
     features: u8,
+    /// It counts sessions. A confirmation is under way; when the last one was sent, and the last
+    /// operation then.
+    has_sessions: bool,
+    confirming: bool,
+    confirmed_at: Time,
+    confirmed_osn: u64,
     /// When the other end is asked for a redo log again.
     next_stream: Time,
     /// Bytes of all writes sent, of those that the other end has, and of those answered.
@@ -311,6 +318,10 @@ impl Primary {
             stream: None,
             has_logs: false,
             features: 0,
+            has_sessions: false,
+            confirming: false,
+            confirmed_at: 0,
+            confirmed_osn: 0,
             next_stream: 0,
             sent_bytes: 0,
             arrived_bytes: 0,

@@ -213,7 +213,7 @@ impl Primary {
         }
     }
 
-    fn lose_stream(&mut self, reason: &str, out: &mut Vec<Action>) {
+    pub(super) fn lose_stream(&mut self, reason: &str, out: &mut Vec<Action>) {
         // A generation that it can't have: everything is copied, also after a restart.
         self.record.generation += 2;
         self.leave(reason, out);

@@ -13,13 +13,14 @@ impl Primary {
         if self.state == State::Failed {
             return;
         }
-        self.reason = format!("the local disk failed: {problem}; serving stopped");
-        out.push(Action::Log(self.reason.clone()));
+        let reason = format!("the local disk failed: {problem}; serving stopped");
+        out.push(Action::Log(reason.clone()));
         self.state = State::Failed;
         self.note_refused();
         self.record.boot = [0; 16];
         self.record_changed = true;
         self.hang_up("the primary's disk failed", out);
+        self.reason = reason;
         let requests = self.waiting.drain(..).map(|each| each.request);
         let flushes = self.flushes.drain(..).map(|each| each.request);
         let mut failed: Vec<RequestId> = requests.chain(flushes).collect();
@@ -257,6 +258,8 @@ impl Primary {
                 step: Step::Recording,
             };
             self.progress += 1;
+        } else if self.confirming {
+            self.count_session();
         }
     }
 

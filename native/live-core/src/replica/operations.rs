@@ -166,13 +166,14 @@ impl Replica {
         }
     }
 
-    /// The primary knows that both ends are equal and durable.
+    /// The primary knows that both ends are equal and durable, or confirms the session.
     fn settle(&mut self, frame: &Frame, out: &mut Vec<Action>) -> bool {
         if !self.is_quiet() {
             return false;
         }
         self.advance(frame.sequence);
         self.record.boot = self.boot;
+        self.count_session(frame);
         self.busy = Busy::Settling;
         self.save_record(Commit::Settle, out);
         true

@@ -40,6 +40,7 @@ impl Replica {
                 let is_sound = Begin::decode(&frame.payload).is_some() && frame.sequence > 0;
                 if is_sound && frame.epoch >= self.record.epoch {
                     self.record.epoch = frame.epoch;
+                    self.count_session(&frame);
                     self.problem.clear();
                     self.enqueue(frame);
                 } else {
@@ -65,6 +66,12 @@ impl Replica {
         }
         let hello = self.hello().encode();
         self.send(Frame::with_payload(Class::Hello, 0, hello), out);
+    }
+
+    /// It becomes durable before the frame is answered.
+    pub(super) fn count_session(&mut self, frame: &Frame) {
+        self.record.session = self.record.session.max(frame.offset);
+        self.record.asked = self.record.session;
     }
 
     pub(super) fn enqueue(&mut self, frame: Frame) {

@@ -175,7 +175,8 @@ impl Pair {
                 }
                 Action::Send(mut frame) if self.is_linked => {
                     if self.is_older && frame.class == Class::Hello {
-                        let length = frame.payload.len() - 1;
+                        // Neither features nor the number of the session.
+                        let length = frame.payload.len() - 9;
                         frame.payload = Arc::new(frame.payload[..length].to_vec());
                     }
                     let event = primary::Event::Frame(frame);

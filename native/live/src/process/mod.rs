@@ -55,6 +55,7 @@ const RING: Key = Key(1);
 const TICK: Duration = Duration::from_millis(50);
 /// How long to wait before the other end is tried again.
 const RECONNECT: Duration = Duration::from_millis(250);
+/// Of each kind.
 const CONNECTIONS_MAX: usize = 256;
 /// How long a connection may take to say what it is for.
 const GREETING: Duration = Duration::from_secs(20);
@@ -313,7 +314,7 @@ impl Process {
             let is_wanted = door != Door::Clients || is_primary && self.is_allowed(from);
             let key = self.key();
             let registered = socket.register(self.poll.registry(), Key(key));
-            if !is_wanted || self.conns.len() >= CONNECTIONS_MAX || registered.is_err() {
+            if !is_wanted || self.is_crowded(door) || registered.is_err() {
                 continue;
             }
             let mut stream = Stream::new(socket);

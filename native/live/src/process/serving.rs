@@ -3,6 +3,16 @@
 use super::*;
 
 impl Process {
+    /// There are as many connections as this kind may have: clients do not keep commands out.
+    pub(super) fn is_crowded(&self, door: Door) -> bool {
+        let is_alike = |conn: &&Conn| match conn {
+            Conn::Client(_) => door == Door::Clients,
+            Conn::Control(_) => door == Door::Control,
+            Conn::Outgoing(_) | Conn::Incoming(_) => door == Door::Link,
+        };
+        self.conns.values().filter(is_alike).count() >= CONNECTIONS_MAX
+    }
+
     /// Listens for clients at one more address; it is no error when it does already.
     pub(crate) fn serve(&mut self, address: &str) -> Result<(), String> {
         let address = Address::parse(address);

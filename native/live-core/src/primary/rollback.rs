@@ -1,0 +1,72 @@
+//! Ends that were replaced by older copies of themselves: a snapshot or a backup was restored.
+//!
+//! Both ends count the sessions. A number is durable at the primary before the other end is asked to
+//! begin, durable there before it answers, and then the primary's record says so. In sync the number
+//! is raised from time to time, too. An end whose number cannot be by that is an older copy, or the
+//! other one is: what the two differ in is not on record.
+
+use super::writes::SentKind;
+use super::{Link, Primary, State};
+use crate::frame::{Class, Frame};
+use crate::hello::Hello;
+use crate::io::Action;
+
+pub(super) const OLDER: &str = "one of the ends is an older copy of itself; everything is copied";
+pub(super) const OLDER_AND_LOST: &str =
+    "one of the ends is an older copy of itself; 'mirrord break' makes the other end the primary";
+
+impl Primary {
+    pub(super) fn is_rolled_back(&self, peer: &Hello) -> bool {
+        let known = self.record.session..=self.record.asked;
+        peer.session.is_some_and(|theirs| !known.contains(&theirs))
+    }
+
+    /// Everything is copied, also after a restart.
+    pub(super) fn disown(&mut self, peer: &Hello, out: &mut Vec<Action>) {
+        self.record.generation = self.record.generation.max(peer.generation) + 2;
+        self.record_changed = true;
+        out.push(Action::Log(OLDER.into()));
+    }
+
+    /// Takes the next number; whether it is durable.
+    pub(super) fn ask_session(&mut self) -> bool {
+        if self.has_sessions && self.record.asked == self.record.session {
+            self.record.asked += 1;
+            self.record_changed = true;
+        }
+        let (saved, record) = (&self.saved, &self.record);
+        (saved.asked, saved.generation) == (record.asked, record.generation)
+    }
+
+    /// 0: the other end does not count.
+    pub(super) fn asked_session(&self) -> u64 {
+        match self.has_sessions {
+            true => self.record.asked,
+            false => 0,
+        }
+    }
+
+    /// The other end has the number on disk.
+    pub(super) fn count_session(&mut self) {
+        self.confirming = false;
+        if self.has_sessions {
+            self.record_changed |= self.record.session != self.record.asked;
+            self.record.session = self.record.asked;
+        }
+    }
+
+    /// Raises the number in a session, if something was written since.
+    pub(super) fn confirm_session(&mut self, out: &mut Vec<Action>) {
+        let is_due = self.now.saturating_sub(self.confirmed_at) >= 2 * self.settings.hold;
+        let is_possible = self.state == State::InSync && self.link == Link::Session;
+        let is_changed = self.osn > self.confirmed_osn && self.has_sessions;
+        if is_due && is_possible && is_changed && !self.confirming && self.ask_session() {
+            let mut frame = Frame::new(Class::Settle, self.record.epoch);
+            frame.offset = self.asked_session();
+            self.operation(frame, SentKind::Control, out);
+            self.confirming = true;
+            self.confirmed_at = self.now;
+            self.confirmed_osn = self.osn;
+        }
+    }
+}

@@ -1,0 +1,52 @@
+"""Mistakes of an administrator, and damaged records: what the messages say, and what they leave."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.live.command import Mirror
+
+
+def test_a_command_that_live_mirrors_do_not_have_is_no_problem_of_the_mirror(
+    mirror: Mirror,
+) -> None:
+    mirror.initialize("--policy", "sync")
+    for words in (("takeover", "db"), ("update", "db"), ("prune", "db")):
+        assert "is for mirrors by snapshots" in mirror.home.refused(*words)
+    assert "problem" not in mirror.home.run("status", "db")
+
+
+def test_a_wrong_window_or_socket(mirror: Mirror) -> None:
+    words = ("create", "db", *mirror.ends, "--policy", "semi-sync", "--window", "16MB5")
+    assert "'16MB5' is neither a size nor a duration" in mirror.home.run(*words, status=2)
+    mirror.initialize("--policy", "sync")
+    said = mirror.home.refused("serve", "db", "--socket", "/tmp/" + "x" * 120)
+    assert "the path of the socket is too long" in said
+
+
+@pytest.mark.parametrize("damage", ['{"name": "d', "[]", '{"served": [], "allowed": [], "x": 1}'])
+def test_a_malformed_record_of_an_end_is_named_and_can_be_deleted(
+    mirror: Mirror, damage: str
+) -> None:
+    mirror.initialize("--policy", "sync")
+    mirror.source.kill()
+    record = mirror.source.store / "end.json"
+    record.write_text(damage)
+    said = mirror.home.refused("resync", "db")
+    assert f"{record}: the record of this end is malformed" in said
+    mirror.home.run("status", "db")
+    mirror.home.run("break", "db")
+    mirror.home.run("delete", "db", "--yes")
+    assert not record.exists()
+
+
+def test_damaged_tracking_is_named_with_what_to_do(mirror: Mirror) -> None:
+    mirror.initialize("--policy", "sync")
+    mirror.source.kill()
+    tracking = mirror.source.store / "tracking"
+    with tracking.open("r+b") as file:
+        file.write(bytes(8192))
+    said = mirror.home.run("resync", "db", status=1)
+    assert "the records of this end are damaged" in said
+    assert "'mirrord break db' makes the other end the primary" in said
+    mirror.home.run("break", "db")

@@ -1,0 +1,104 @@
+"""An end is replaced by an older copy of itself: a snapshot or a backup, of image and records."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.live.lab import BLOCK, Client, End, Pair, stamp, wait_until
+
+#: Restored within this time, the ends would count as in sync; twice that, and it is counted.
+HOLD_S = 5
+
+
+def _write(pair: Pair, first: int, number: int) -> None:
+    with Client(pair.primary) as client:
+        for block in range(first, first + 100):
+            assert client.write(block * BLOCK, stamp(block, number)) == 0
+        assert client.flush() == 0
+
+
+def _write_and_forget(pair: Pair, number: int) -> None:
+    """Their extents are not tracked any more: what else is written takes their place."""
+    _write(pair, 256, number)
+    for first in (768, 1024, 1280):
+        time.sleep(1.2)
+        _write(pair, first, number)
+
+
+@contextmanager
+def _older(end: End, folder: Path) -> Iterator[None]:
+    """The end is what it was before, when this is over."""
+    copy = folder / "copy"
+    subprocess.run(["cp", "-a", end.folder, copy], check=True)
+    yield
+    end.kill()
+    shutil.rmtree(end.folder)
+    copy.rename(end.folder)
+    for socket in (end.control, end.nbd):
+        socket.unlink(missing_ok=True)
+    end.start()
+
+
+@pytest.mark.parametrize("side", ["primary", "secondary"])
+@pytest.mark.parametrize("running", [False, True])
+def test_an_older_copy_is_noticed(pair: Pair, tmp_path: Path, side: str, running: bool) -> None:
+    """Also of an end that ran, as a snapshot of its disk has it."""
+    pair.primary.options += ["--hold", str(HOLD_S)]
+    pair.start()
+    _write(pair, 0, 1)
+    end = getattr(pair, side)
+    if not running:
+        end.kill()
+    with _older(end, tmp_path):
+        if not running:
+            end.start()
+            pair.wait_in_sync()
+        _write_and_forget(pair, 2)
+        if running:
+            time.sleep(2 * HOLD_S + 1)
+            _write(pair, 1536, 3)
+            time.sleep(1)
+    wait_until(lambda: pair.primary.is_state("in-sync"), "sync")
+    wait_until(lambda: (pair.primary.status() or {})["left_sync"] == 1, "the full copy")
+    pair.assert_equal()
+
+
+def test_an_older_copy_of_a_primary_does_not_win_after_a_power_cut(
+    pair: Pair, tmp_path: Path
+) -> None:
+    pair.primary.boot, pair.secondary.boot = "1" * 32, "2" * 32
+    pair.start()
+    _write(pair, 0, 1)
+    pair.primary.kill()
+    with _older(pair.primary, tmp_path):
+        pair.primary.start()
+        pair.wait_in_sync()
+        _write_and_forget(pair, 2)
+        pair.primary.boot = "3" * 32
+    reason = "one of the ends is an older copy of itself; 'mirrord break' makes the other end"
+    wait_until(lambda: reason in (pair.primary.status() or {})["reason"], "the refusal")
+    assert pair.secondary.ask("break") == {"ok": True}
+    assert pair.secondary.bytes()[256 * BLOCK : 257 * BLOCK] == stamp(256, 2)
+
+
+@pytest.mark.parametrize("side", ["primary", "secondary"])
+def test_restored_records_of_an_image_are_refused(pair: Pair, tmp_path: Path, side: str) -> None:
+    pair.start()
+    end = getattr(pair, side)
+    pair.stop()
+    kept = end.state.rename(tmp_path / "kept")
+    subprocess.run(["cp", "-a", kept, end.state], check=True)
+    words = [end.program, "run", *end._files(), "--control", end.control, "--link", end.link]
+    refused = subprocess.run(words, capture_output=True, text=True, timeout=20)
+    assert refused.returncode == 1
+    assert "another file has taken the place of the records" in refused.stderr
+    shutil.rmtree(end.state)
+    kept.rename(end.state)
+    pair.start()
