@@ -24,7 +24,7 @@ mod tests {
     #[test]
     fn a_run_is_of_consecutive_addresses_or_of_holes() {
         assert_eq!(runs(&[]), []);
-        assert_eq!(runs(&[7]), [0..1]);
+        assert_eq!(runs(&[7, 0]), [0..1, 1..2]);
         assert_eq!(runs(&[0, 1, 2, 0, 0, 9, 8]), [0..1, 1..3, 3..5, 5..6, 6..7]);
         assert_eq!(runs(&[u64::MAX, 0, 0]), [0..1, 1..3]);
     }
