@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,9 +14,21 @@ from tests.contract.lab import Lab
 from tests.contract.lab_block import SIZE_BYTES
 from tests.contract.zfs import ZfsLab
 
+_ROOT_INODE = 256
+
 
 def delete_subvolume(path: Path) -> None:
-    subprocess.run(["btrfs", "-q", "subvolume", "delete", path], check=True)
+    """With those in it."""
+    inner = [
+        Path(at, name)
+        for at, names, _ in os.walk(path, topdown=False)
+        for name in names
+        if os.lstat(Path(at, name)).st_ino == _ROOT_INODE
+    ]
+    if inner:
+        words: list[str | Path] = ["btrfs", "property", "set", "-f", "-ts", path, "ro", "false"]
+        subprocess.run(words, check=True)
+    subprocess.run(["btrfs", "-q", "subvolume", "delete", *inner, path], check=True)
 
 
 def lose(lab: Lab, driver: Driver) -> None:
@@ -40,7 +53,7 @@ def lose(lab: Lab, driver: Driver) -> None:
     below = [path for path in store.glob("*/*/*") if path.is_dir()]
     below += [path for path in store.glob("staging/*/*/*") if path.is_dir()]
     for path in below:
-        if path.stat().st_ino == 256:
+        if path.stat().st_ino == _ROOT_INODE:
             delete_subvolume(path)
     shutil.rmtree(store)
 

@@ -68,7 +68,7 @@ fn recorded(fault: Fault) -> Option<Plan> {
                 (46, write(24, 1, false)),
                 (55, cut),
             ];
-            (13_661, false, steps)
+            (15, false, steps)
         }
         Fault::ReadBeforeRecord => {
             let down = 50_000;
@@ -87,7 +87,7 @@ fn recorded(fault: Fault) -> Option<Plan> {
                 (1938, Op::SetMode(Mode::Async)),
                 (1938, cut),
             ];
-            (39_842, true, steps)
+            (5, true, steps)
         }
         _ => return None,
     };
