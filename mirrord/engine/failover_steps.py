@@ -221,6 +221,11 @@ def _restore(mirror: Mirror, operation: Operation) -> Finished:
         kept = arguments.kept
         mirror.watcher.activity(Activity.RESYNCING, str(mirror.source))
         _begin_epoch(mirror, operation, Intent.MIRRORED)
+        if phase != "begun" and set(mirror.source.roles()) == {Role.ABSENT}:
+            # It was lost since, not only unmounted: the volume that was rolled back is gone.
+            places.check_mounted(mirror, new_disk=True)
+            base, phase = None, "begun"
+            mirror.catalogue.advance(mirror.id, phase, base=base)
         if phase == "begun":
             if base is None:
                 stack.enter_context(_create_source(mirror))
@@ -228,9 +233,6 @@ def _restore(mirror: Mirror, operation: Operation) -> Finished:
                 kept = mirror.source.rollback(base, mirror_id=mirror.id, keep_as=arguments.name)
             mirror.catalogue.advance(mirror.id, "prepared", kept=kept)
             phase = "prepared"
-        elif set(mirror.source.roles()) == {Role.ABSENT}:  # it was lost since
-            stack.enter_context(_create_source(mirror))
-            base, phase = None, "prepared"
         if phase == "prepared":
             if base != guid:
                 kept = _transfer_back(mirror, guid, base, arguments.name) or kept

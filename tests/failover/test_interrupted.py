@@ -411,6 +411,28 @@ def test_a_source_that_is_lost_again_during_its_restore_is_created_again(
     assert world.in_step()
 
 
+@pytest.mark.parametrize("label", ["CATALOGUE:OPERATION:TRANSFERRED", "CATALOGUE:OPERATION:END"])
+def test_a_crash_after_a_source_that_was_lost_again_has_been_created(
+    world: World, label: str
+) -> None:
+    """It was rolled back, or complete, when it was lost: the new one has nothing of that."""
+    world.initialized(keep_source=3)
+    content = world.view_content()
+    world.lab.change(world.lab.source(), 1)
+    crash_at(world, label, begin_restore(world)[1])
+    lose(world.lab, world.lab.source())
+
+    def resume() -> object:
+        return world.service.resume_operation(NAME, yes=True)
+
+    crash_at(world, "CATALOGUE:TRANSFER:BEGIN", resume)
+    resume()
+    assert world.source_content() == content
+    world.lab.change(world.lab.source(), 2)
+    world.service.update(NAME)
+    assert world.in_step()
+
+
 @pytest.mark.on_machine
 def test_another_volume_in_the_place_of_the_source_is_not_mirrored(world: World) -> None:
     world.initialized(keep_destination=3)
