@@ -49,14 +49,12 @@ def check_destination_mounted(mirror: Mirror) -> None:
         if facts.role is not Role.ABSENT or not facts.mount:
             continue
         known = mirror.catalogue.place(mirror.id, str(pair.destination))
-        paths = {facts.location, facts.view}
-        mount = known[0] if known else "" if pair.destination.host else _fstab_mount(paths)
-        if mount and _is_below(paths, mount) and not _is_below((facts.mount,), mount):
+        mount = _expected_mount(pair.destination, known, facts)
+        if mount and not _is_below((facts.mount,), mount):
             raise Unreachable(
                 "the file system of the destination is not mounted",
                 where=str(driver),
-                why=f"{mount} is not a mount point: the path is on the file system at "
-                f"{facts.mount}",
+                why=_not_a_mount_point(mount, facts),
                 hint=f"Mount it: mount {shlex.quote(mount)}.",
             )
 
@@ -67,28 +65,40 @@ def _check_mounted(
     """known: mount point and file system at the initialization."""
     if not facts.mount:
         return
+    mount = _expected_mount(endpoint, known, facts)
+    if mount and mount != facts.mount:
+        raise Refused(
+            "the file system of the source is not mounted",
+            where=where,
+            why=_not_a_mount_point(mount, facts),
+            hint=f"Mount it: mount {shlex.quote(mount)}. If the source has moved to another file "
+            "system, change its path in the definition.",
+        )
+    if known and known[0] == facts.mount and known[1] != facts.filesystem:
+        raise Refused(
+            "another file system is mounted at the mount point of the source",
+            where=where,
+            why=f"{facts.filesystem} is mounted at {facts.mount}, but the mirror was initialized "
+            f"from {known[1]}",
+            hint=f"Mount the right one at {facts.mount}. If its disk was lost, 'mirrord restore "
+            f"{MIRROR} --all' creates the source again on this one.",
+        )
+
+
+def _expected_mount(endpoint: Endpoint, known: tuple[str, str] | None, facts: VolumeFacts) -> str:
+    """The mount point above a volume, as recorded, or else by fstab(5); "" when none is known, or
+    the volume is not below it any more.
+    """
     # An endpoint may lead to the mount point by a link; a view is without links.
     paths = {facts.location, facts.view}
     if not endpoint.host:
         paths.add(os.path.realpath(facts.location))
     mount = known[0] if known else "" if endpoint.host else _fstab_mount(paths)
-    if mount and mount != facts.mount and _is_below(paths, mount):
-        raise Refused(
-            "the file system of the source is not mounted",
-            where=where,
-            why=f"{mount} is not a mount point: the path is on the file system at {facts.mount}",
-            hint=f"Mount it: mount {shlex.quote(mount)}. If the source has moved to another file "
-            "system, change its path in the definition.",
-        )
-    if known and mount == facts.mount and known[1] != facts.filesystem:
-        raise Refused(
-            "another file system is mounted at the mount point of the source",
-            where=where,
-            why=f"{facts.filesystem} is mounted at {mount}, but the mirror was initialized from "
-            f"{known[1]}",
-            hint=f"Mount the right one at {mount}. If its disk was lost, 'mirrord restore {MIRROR} "
-            "--all' creates the source again on this one.",
-        )
+    return mount if _is_below(paths, mount) else ""
+
+
+def _not_a_mount_point(mount: str, facts: VolumeFacts) -> str:
+    return f"{mount} is not a mount point: the path is on the file system at {facts.mount}"
 
 
 def _is_below(paths: Collection[str], mount: str) -> bool:
