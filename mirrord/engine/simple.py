@@ -378,10 +378,10 @@ def delete_diverged(mirror: Mirror, wanted: str) -> Result:
     with mirror.hold(Verb.ABORT):
         try:
             recovery.recover(mirror)
-        except (Undecided, Fenced):
-            raise
-        except Refused:
-            pass  # a restore may need the blocks of this snapshot
+        except Refused as error:
+            is_restore = failover_steps.begun(mirror).verb == Verb.RESTORE.value
+            if isinstance(error, Undecided | Fenced) or not is_restore:
+                raise  # (a restore may need the blocks of this snapshot)
         for driver in (mirror.destination, mirror.source):
             for snapshot in driver.snapshots():
                 if wanted not in (snapshot.name, snapshot.guid):
