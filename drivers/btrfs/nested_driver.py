@@ -255,8 +255,7 @@ class NestedDriver(BtrfsDriver):
         assemble.discard(place.inner.store / "building")
         if nested_live.begun_file(place).exists():
             files.remove_file("BTRFS:FORGET:MARK", nested_live.begun_file(place))
-        if (place.inner.store / "transfers").is_dir():
-            files.remove_folder("BTRFS:FORGET:STORE", place.inner.store / "transfers")
+        files.remove_folder("BTRFS:FORGET:STORE", place.inner.store / "transfers")
         if place.inner.store.is_dir():
             layout.remove_empty_store(place.inner)
         super().forget()

@@ -132,7 +132,7 @@ class Daemon:
         def recover(service: Service) -> str:
             if self.scheduler.stopping:
                 raise MirrordError("the daemon is stopping")
-            return service.recover(name) or str(each.operation)  # (a reverse is turned meanwhile)
+            return service.recover(name) or str(each.operation)  # (a reverse is over by then)
 
         self._recovering.add(name)
         try:

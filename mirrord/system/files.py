@@ -195,7 +195,7 @@ def remove_directory(op: str, path: str | Path) -> None:
 
 
 def remove_folder(op: str, path: Path) -> None:
-    """Remove a directory with the files in it."""
-    for file in path.iterdir():
-        remove_file(op, file)
+    """Remove a directory with the files in it, if it exists."""
+    for name in names_in(path):
+        remove_file(op, path / name)
     remove_directory(op, path)

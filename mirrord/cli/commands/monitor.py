@@ -52,9 +52,10 @@ def _full(state: Path) -> str:
     """That nothing can be recorded in the state folder, or "": a command that fails for that cannot
     record its failure either. (The daemon has an alarm for it: it writes there all the time.)
     """
-    if not state.exists():
-        return ""
-    found = os.statvfs(state)
+    try:
+        found = os.statvfs(state)
+    except OSError:
+        return ""  # nothing is recorded yet; why it cannot be read is told where it is used
     if found.f_bfree * found.f_frsize < _FREE_BYTES_LEAST:
         return f"the catalogue cannot be written: no space is left in {state}"
     return ""
