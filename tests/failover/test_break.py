@@ -19,8 +19,9 @@ from mirrord.drivers.block.volume import Volume
 from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.system import steps
 from mirrord.system.paths import Paths
-from tests.failover.volumes import delete_subvolume, lose
+from tests.failover.volumes import lose
 from tests.support import btrfs
+from tests.support.btrfs import delete_subvolume
 from tests.support.verbs import Service
 from tests.support.world import NAME, World
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -75,11 +76,18 @@ def disks(tmp_path: Path) -> Iterator[Disks]:
                 made.detach()
 
 
+@contextmanager
+def taken_away(disks: Disks, kind: str, *, by_link: str = "") -> Iterator[Path]:
+    """The place of an initialized source, whose disk is not mounted any more."""
+    with btrfs.folders() as (_here, there):
+        source = disks.create(kind, there / "copy", by_link=by_link)
+        disks.detach()
+        yield source
+
+
 @pytest.mark.parametrize("by_link", [".", "home"], ids=["to_the_disk", "to_the_volume"])
 def test_a_source_is_told_apart_too_when_a_link_leads_to_it(disks: Disks, by_link: str) -> None:
-    with btrfs.folders() as (_here, there):
-        disks.create("btrfs", there / "copy", by_link=by_link)
-        disks.detach()
+    with taken_away(disks, "btrfs", by_link=by_link):
         verbs: list[Callable[[], object]] = [
             lambda: disks.service.update(NAME),
             lambda: disks.service.restore_all(NAME, snapshot=None, yes=True),
@@ -96,9 +104,7 @@ def test_a_source_is_told_apart_too_when_a_link_leads_to_it(disks: Disks, by_lin
 def test_each_reason_has_a_message_and_nothing_is_made(
     disks: Disks, kind: str, tmp_path: Path
 ) -> None:
-    with btrfs.folders() as (_here, there):
-        source = disks.create(kind, there / "copy")
-        disks.detach()
+    with taken_away(disks, kind) as source:
         verbs: list[Callable[[], object]] = [
             lambda: disks.service.update(NAME),
             lambda: disks.service.restore_all(NAME, snapshot=None, yes=True),
@@ -126,9 +132,7 @@ def test_an_interrupted_restore_does_not_continue_below_a_mount_point(
     disks: Disks, kind: str, label: str
 ) -> None:
     """The host was started again, and the new disk is not mounted yet."""
-    with btrfs.folders() as (_here, there):
-        source = disks.create(kind, there / "copy")
-        disks.detach()
+    with taken_away(disks, kind) as source:
         disks.attach(disks.spare)
         restore = partial(disks.service.restore_all, NAME, snapshot=None, yes=True)
         stopped_at(label, restore)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 from pathlib import Path
 
 from mirrord.drivers.block.volume import Volume
@@ -13,22 +11,7 @@ from mirrord.engine.members import Members
 from tests.contract.lab import Lab
 from tests.contract.lab_block import SIZE_BYTES
 from tests.contract.zfs import ZfsLab
-
-_ROOT_INODE = 256
-
-
-def delete_subvolume(path: Path) -> None:
-    """With those in it."""
-    inner = [
-        Path(at, name)
-        for at, names, _ in os.walk(path, topdown=False)
-        for name in names
-        if os.lstat(Path(at, name)).st_ino == _ROOT_INODE
-    ]
-    if inner:
-        words: list[str | Path] = ["btrfs", "property", "set", "-f", "-ts", path, "ro", "false"]
-        subprocess.run(words, check=True)
-    subprocess.run(["btrfs", "-q", "subvolume", "delete", *inner, path], check=True)
+from tests.support.btrfs import clear, delete_subvolume, make_subvolume
 
 
 def lose(lab: Lab, driver: Driver) -> None:
@@ -50,12 +33,7 @@ def lose(lab: Lab, driver: Driver) -> None:
         view.unlink()
     elif view.exists():
         delete_subvolume(view)
-    below = [path for path in store.glob("*/*/*") if path.is_dir()]
-    below += [path for path in store.glob("staging/*/*/*") if path.is_dir()]
-    for path in below:
-        if path.stat().st_ino == _ROOT_INODE:
-            delete_subvolume(path)
-    shutil.rmtree(store)
+    clear(store)
 
 
 def replace(lab: Lab, driver: Driver) -> None:
@@ -68,5 +46,5 @@ def replace(lab: Lab, driver: Driver) -> None:
     if driver.kind == "block":
         Volume.create(place, SIZE_BYTES).close()
         return
-    subprocess.run(["btrfs", "-q", "subvolume", "create", place], check=True)
+    make_subvolume(place)
     (place / "stray").write_text("another volume's")

@@ -15,8 +15,9 @@ from mirrord.system.paths import Paths
 from tests.contract.sets import SetLab
 from tests.crash.faults import attempt, labels
 from tests.crash.scenes import end, sound
-from tests.failover.volumes import delete_subvolume, lose
+from tests.failover.volumes import lose
 from tests.support import btrfs
+from tests.support.btrfs import delete_subvolume
 from tests.support.labs import open_lab
 from tests.support.places import away
 from tests.support.verbs import Service

@@ -24,8 +24,16 @@ import pytest
 from tests.support.files import change, digest, fill, reflink
 from tests.support.mounts import unmount
 
-__all__ = ["change", "close_shared", "digest", "filesystem", "fill", "folders", "make_filesystem"]
-__all__ += ["make_subvolume", "reflink", "require_btrfs", "scrub", "unmount"]
+__all__ = ["change", "clear", "close_shared", "delete_subvolume", "digest", "filesystem", "fill"]
+__all__ += [
+    "folders",
+    "make_filesystem",
+    "make_subvolume",
+    "reflink",
+    "require_btrfs",
+    "scrub",
+    "unmount",
+]
 
 _MEMORY = Path("/dev/shm")
 #: Images are kept in memory only where so much is left besides: a full test disk has 3 GiB.
@@ -115,7 +123,7 @@ def folders() -> Iterator[tuple[Path, Path]]:
         yield here, there
     finally:
         for folder in (here, there):
-            _clear(folder)
+            clear(folder)
             _give_back(folder.parent)
 
 
@@ -134,21 +142,35 @@ def close_shared() -> None:
     _undo.close()
 
 
-def _clear(folder: Path) -> None:
-    """Remove a folder; the inner subvolumes come before those around them."""
-    inner = [
+def clear(folder: Path) -> None:
+    """Remove a folder with the subvolumes in it."""
+    _delete(_inner(folder))
+    shutil.rmtree(folder)
+
+
+def delete_subvolume(path: Path) -> None:
+    """Delete a subvolume with those in it."""
+    _delete([*_inner(path), path])
+
+
+def _inner(folder: Path) -> list[Path]:
+    """The subvolumes in a folder; inner ones come before those around them."""
+    return [
         Path(at, name)
         for at, names, _ in os.walk(folder, topdown=False)
         for name in names
         if os.lstat(os.path.join(at, name)).st_ino == _ROOT_INODE
     ]
-    for one in inner:  # (what holds another one, and is read-only, would not let it go)
-        if any(one in other.parents for other in inner):
+
+
+def _delete(paths: list[Path]) -> None:
+    """Delete subvolumes, inner ones first."""
+    for one in paths:  # (what holds another one, and is read-only, would not let it go)
+        if any(one in other.parents for other in paths):
             words: list[str | Path] = ["btrfs", "property", "set", "-f", "-ts", one, "ro", "false"]
             subprocess.run(words, check=True)
-    if inner:
-        subprocess.run(["btrfs", "-q", "subvolume", "delete", *inner], check=True)
-    shutil.rmtree(folder)
+    if paths:
+        subprocess.run(["btrfs", "-q", "subvolume", "delete", *paths], check=True)
 
 
 def scrub(path: Path) -> None:
