@@ -15,14 +15,29 @@ from mirrord.system import clock
 _WRITE_EVERY_S = 0.1
 
 
+def _file(kind: str) -> cached_property[Path]:
+    """A path that is made when it is needed: a mirror is opened for each look at it."""
+    return cached_property(lambda run: run.folder / f"{run.name}.{kind}")
+
+
 class RunFiles:
     """The files of one running verb in the run folder: lock, progress, request to abort.
 
     They do not survive a restart and need not: no decision depends on them.
     """
 
+    lock = _file("lock")
+    #: Locked by a verb that goes before all others (`preempt.first`).
+    gate = _file("gate")
+    #: Locked while the mode of a live mirror is set.
+    mode = _file("mode")
+    #: Locked while a verification runs.
+    verifying = _file("verifying")
+    _progress = _file("progress")
+    _abort = _file("abort")
+
     def __init__(self, folder: Path, name: str) -> None:
-        self.folder, self._name = folder, name
+        self.folder, self.name = folder, name
         #: Whether this process holds the gate (`preempt.first`).
         self.goes_first = False
         self._state = VerbProgress()
@@ -32,38 +47,6 @@ class RunFiles:
         self.estimate_bytes = 0
         self.moved_bytes = 0
         self.moved_since_s = clock.monotonic_s()
-
-    def _path(self, kind: str) -> Path:
-        # (Made when it is needed: a mirror is opened for each look at it, which needs one or two.)
-        return self.folder / f"{self._name}.{kind}"
-
-    @cached_property
-    def lock(self) -> Path:
-        """Locked while a verb runs."""
-        return self._path("lock")
-
-    @cached_property
-    def gate(self) -> Path:
-        """Locked by a verb that goes before all others (`preempt.first`)."""
-        return self._path("gate")
-
-    @cached_property
-    def mode(self) -> Path:
-        """Locked while the mode of a live mirror is set."""
-        return self._path("mode")
-
-    @cached_property
-    def verifying(self) -> Path:
-        """Locked while a verification runs."""
-        return self._path("verifying")
-
-    @cached_property
-    def _progress(self) -> Path:
-        return self._path("progress")
-
-    @cached_property
-    def _abort(self) -> Path:
-        return self._path("abort")
 
     def begin(self, activity: Activity) -> None:
         """A verb begins: requests made before it are discarded.
