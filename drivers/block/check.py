@@ -27,6 +27,7 @@ from mirrord.drivers.block.format import (
     Root,
     describe,
 )
+from mirrord.drivers.block.rootrecord import RootRecord
 from mirrord.drivers.block.store import BlockStore
 from mirrord.system.native import pointer_runs
 
@@ -34,6 +35,8 @@ from mirrord.system.native import pointer_runs
 _LISTED_MAX = 10
 #: Blocks verified in one read: 1 MiB.
 _BLOCKS_PER_READ = 256
+#: So often a volume is checked that changes meanwhile.
+_TRIES = 3
 
 Progress = Callable[[int], None]
 
@@ -52,7 +55,20 @@ def check_volume(path: Path, *, progress: Progress | None = None) -> CheckReport
 
     progress: called with the number of blocks verified so far, from time to time.
     """
-    record, damage = rootrecord.load_noting_damage(path)
+    for _ in range(_TRIES):
+        before, damage = rootrecord.load_noting_damage(path)
+        report = _checked(path, before, damage, progress)
+        # The image that is checked is not held: a program that writes may reuse its blocks.
+        if not report.findings or rootrecord.load_noting_damage(path)[0].roots == before.roots:
+            return report
+    report.findings = [
+        "it was written to, or snapshots of it were deleted, while it was checked; check it again "
+        "while no program writes to it"
+    ]
+    return report
+
+
+def _checked(path: Path, record: RootRecord, damage: str, progress: Progress | None) -> CheckReport:
     report = CheckReport()
     if damage:
         report.findings.append(f"{damage}; the next update replaces it")

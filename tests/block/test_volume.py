@@ -438,3 +438,31 @@ def test_a_block_is_neither_allocated_nor_freed_twice(tmp_path: Path) -> None:
         free = next(one for one in range(1, 99) if not held.bits(0, 0) >> one & 1)
         with pytest.raises(InvariantError, match="twice"):
             held.clear_run(free, 1)
+
+
+@pytest.mark.parametrize("writes", [1, 100])
+def test_a_check_of_a_volume_that_is_written_to_reports_no_damage(
+    tmp_path: Path, writes: int
+) -> None:
+    """The blocks of the image that is checked are reused meanwhile."""
+    place, left = tmp_path / "v", [writes]
+    with Volume.create(place, SIZE) as volume:
+        volume.write(0, random.Random(0).randbytes(SIZE))
+        volume.flush()
+
+        def write(_blocks: int) -> None:
+            left[0] -= 1
+            for seed in (1, 2, 3) if left[0] >= 0 else ():
+                volume.write(0, random.Random(seed).randbytes(SIZE))
+                volume.flush()
+
+        found = check_volume(place, progress=write).findings
+        if writes == 1:
+            assert found == []
+        else:
+            assert len(found) == 1 and "was written to" in found[0]
+    assert check_volume(place).findings == []
+    # Damage of what is not written to stays damage.
+    content = (place / "data").read_bytes()
+    (place / "data").write_bytes(bytes(byte ^ 1 for byte in content))
+    assert any("is damaged" in one for one in check_volume(place).findings)

@@ -16,7 +16,7 @@ from tests.failover.switches import Game, game
 from tests.support.world import NAME
 
 #: A label that the verb passes only when something was written meanwhile is tried so often.
-_TRIES = 8
+_TRIES = 24
 _LATER_S = 2.0
 
 
