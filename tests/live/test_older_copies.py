@@ -70,6 +70,30 @@ def test_an_older_copy_is_noticed(pair: Pair, tmp_path: Path, side: str, running
     pair.assert_equal()
 
 
+@pytest.mark.parametrize("side", ["primary", "secondary"])
+def test_an_older_copy_is_noticed_in_semi_sync(pair: Pair, tmp_path: Path, side: str) -> None:
+    """The session is the one of before, and both ends start anew."""
+    pair.primary.options += ["--hold", str(HOLD_S)]
+    pair.start()
+    assert pair.primary.ask("mode semi-sync") == {"ok": True}
+    wait_until(lambda: pair.primary.is_state("semi-sync"), "semi-sync")
+    _write(pair, 0, 1)
+    time.sleep(1)
+    end = getattr(pair, side)
+    with _older(end, tmp_path):
+        _write_and_forget(pair, 2)
+        time.sleep(2 * HOLD_S + 1)
+        _write(pair, 1536, 3)
+        time.sleep(1)
+        pair.primary.kill()
+    if side == "secondary":
+        pair.primary.start()
+    wait_until(lambda: pair.primary.is_state("semi-sync"), "semi-sync")
+    assert pair.primary.ask("mode sync") == {"ok": True}
+    wait_until(lambda: pair.primary.is_state("in-sync"), "sync")
+    pair.assert_equal()
+
+
 def test_an_older_copy_of_a_primary_does_not_win_after_a_power_cut(
     pair: Pair, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 use crate::record::{Reader, Record};
 use crate::types::{Phase, Role};
+use std::ops::RangeInclusive;
 
 /// One end's account of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,16 +20,18 @@ pub struct Hello {
     pub diverged: bool,
     /// A secondary's redo log that is open; 0: none. None: it does not know redo logs.
     pub log: Option<u64>,
-    /// What it understands beyond that: `MERGING`, `COMPRESSION`.
+    /// What it understands beyond that: `MERGING`, `COMPRESSION`, `COUNTING`.
     pub features: u8,
-    /// `Record.session`. None: it does not count sessions.
-    pub session: Option<u64>,
+    /// From `Record.session` to `Record.asked`. None: it does not count sessions.
+    pub sessions: Option<RangeInclusive<u64>>,
 }
 
 /// Units of which a part is not sent.
 pub const MERGING: u8 = 1;
 /// Payloads that are compressed.
 pub const COMPRESSION: u8 = 2;
+/// A session is confirmed while its operations are logged, too.
+pub const COUNTING: u8 = 4;
 
 impl Hello {
     pub fn of(record: &Record, lost: bool) -> Self {
@@ -43,8 +46,8 @@ impl Hello {
             lost,
             diverged: record.diverged,
             log: Some(0),
-            features: MERGING | COMPRESSION,
-            session: Some(record.session),
+            features: MERGING | COMPRESSION | COUNTING,
+            sessions: Some(record.session..=record.asked),
         }
     }
 
@@ -62,7 +65,10 @@ impl Hello {
         if let Some(log) = self.log {
             out.extend_from_slice(&log.to_le_bytes());
             out.push(self.features);
-            out.extend_from_slice(&self.session.unwrap_or(0).to_le_bytes());
+            if let Some(sessions) = &self.sessions {
+                out.extend_from_slice(&sessions.start().to_le_bytes());
+                out.extend_from_slice(&sessions.end().to_le_bytes());
+            }
         }
         out
     }
@@ -81,7 +87,10 @@ impl Hello {
             diverged: from.u8()? != 0,
             log: from.u64(),
             features: from.u8().unwrap_or(0),
-            session: from.u64(),
+            sessions: match (from.u64(), from.u64()) {
+                (Some(session), asked) => Some(session..=asked.unwrap_or(session)),
+                _ => None,
+            },
         })
     }
 }
@@ -149,7 +158,11 @@ mod tests {
         let hello = Hello::of(&record, false);
         let bytes = hello.encode();
         assert_eq!(Hello::decode(&bytes), Some(hello.clone()));
-        for (cut, log, features) in [(8, Some(0), hello.features), (9, Some(0), 0), (17, None, 0)] {
+        for (cut, log, features) in [
+            (16, Some(0), hello.features),
+            (17, Some(0), 0),
+            (25, None, 0),
+        ] {
             let older = Hello::decode(&bytes[..bytes.len() - cut]);
             let hello = hello.clone();
             assert_eq!(
@@ -157,7 +170,7 @@ mod tests {
                 Some(Hello {
                     log,
                     features,
-                    session: None,
+                    sessions: None,
                     ..hello
                 })
             );

@@ -85,7 +85,7 @@ impl Primary {
             self.heard_fenced(hello.role);
             self.has_logs = hello.log.is_some();
             self.features = hello.features;
-            self.has_sessions = hello.session.is_some();
+            self.has_sessions = hello.sessions.is_some();
             self.peer = Some(hello);
             self.decide(out);
         }

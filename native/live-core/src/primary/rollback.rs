@@ -1,15 +1,17 @@
 //! Ends that were replaced by older copies of themselves: a snapshot or a backup was restored.
 //!
 //! Both ends count the sessions. A number is durable at the primary before the other end is asked to
-//! begin, durable there before it answers, and then the primary's record says so. In sync the number
-//! is raised from time to time, too. An end whose number cannot be by that is an older copy, or the
-//! other one is: what the two differ in is not on record.
+//! begin, durable there before it answers, and then the primary's record says so. In sync and
+//! semi-sync the number is raised from time to time, too. An end whose number cannot be by that is an
+//! older copy, or the other one is: what the two differ in is not on record.
 
 use super::writes::SentKind;
 use super::{Link, Primary, State};
 use crate::frame::{Class, Frame};
-use crate::hello::Hello;
+use crate::hello::{Hello, COUNTING};
 use crate::io::Action;
+use crate::record::Record;
+use std::ops::RangeInclusive;
 
 pub(super) const OLDER: &str = "one of the ends is an older copy of itself; everything is copied";
 pub(super) const OLDER_AND_LOST: &str =
@@ -17,8 +19,10 @@ pub(super) const OLDER_AND_LOST: &str =
 
 impl Primary {
     pub(super) fn is_rolled_back(&self, peer: &Hello) -> bool {
-        let known = self.record.session..=self.record.asked;
-        peer.session.is_some_and(|theirs| !known.contains(&theirs))
+        let Record { session, asked, .. } = self.record;
+        let is_apart =
+            |theirs: &RangeInclusive<u64>| *theirs.end() < session || *theirs.start() > asked;
+        peer.sessions.as_ref().is_some_and(is_apart)
     }
 
     /// Everything is copied, also after a restart.
@@ -58,9 +62,20 @@ impl Primary {
     /// Raises the number in a session, if something was written since.
     pub(super) fn confirm_session(&mut self, out: &mut Vec<Action>) {
         let is_due = self.now.saturating_sub(self.confirmed_at) >= 2 * self.settings.hold;
-        let is_possible = self.state == State::InSync && self.link == Link::Session;
-        let is_changed = self.osn > self.confirmed_osn && self.has_sessions;
-        if is_due && is_possible && is_changed && !self.confirming && self.ask_session() {
+        let is_possible = match self.state {
+            State::InSync => self.has_sessions,
+            State::Semi => self.features & COUNTING != 0,
+            _ => false,
+        };
+        let is_linked = self.link == Link::Session;
+        let is_changed = self.osn > self.confirmed_osn;
+        if is_due
+            && is_possible
+            && is_linked
+            && is_changed
+            && !self.confirming
+            && self.ask_session()
+        {
             let mut frame = Frame::new(Class::Settle, self.record.epoch);
             frame.offset = self.asked_session();
             self.operation(frame, SentKind::Control, out);

@@ -51,6 +51,7 @@ impl Replica {
             return false;
         }
         let is_accepted = match frame.class {
+            Class::Settle if self.logging => self.log_settle(frame, out),
             _ if self.logging => self.log_operation(frame, out),
             Class::Stream => self.open_log(frame, out),
             Class::Write | Class::Zero | Class::Copy => self.execute(frame, out),
@@ -173,6 +174,17 @@ impl Replica {
         }
         self.advance(frame.sequence);
         self.record.boot = self.boot;
+        self.count_session(frame);
+        self.busy = Busy::Settling;
+        self.save_record(Commit::Settle, out);
+        true
+    }
+
+    /// The primary confirms the session; the image and its redo log are as they were.
+    fn log_settle(&mut self, frame: &Frame, out: &mut Vec<Action>) -> bool {
+        if !self.journal.is_idle() || !self.log_operation(frame, out) {
+            return false;
+        }
         self.count_session(frame);
         self.busy = Busy::Settling;
         self.save_record(Commit::Settle, out);

@@ -305,7 +305,7 @@ impl Replica {
             Class::Zero if frame.flags & FLAG != 0 => Some(Kind::Punch),
             Class::Zero => Some(Kind::Zero),
             // The primary asked once more, as it did not hear that the log is open.
-            Class::Flush | Class::Stream | Class::Merged => None,
+            Class::Flush | Class::Stream | Class::Merged | Class::Settle => None,
             Class::Commit => {
                 if self.close_log() {
                     self.logging = false;

@@ -248,6 +248,33 @@ fn a_log_that_the_record_does_not_name_is_not_applied() {
 }
 
 #[test]
+fn an_older_copy_of_an_end_is_noticed() {
+    for (node, is_restarted) in [(0, true), (1, false), (1, true)] {
+        let mut pair = Pair::in_semi_sync();
+        pair.write(1);
+        pair.pass(100);
+        let older = pair.disks[node].clone();
+        pair.write(2);
+        pair.pass(3 * HOLD);
+        pair.cut();
+        pair.disks[node] = older;
+        pair.start_replica();
+        if is_restarted {
+            pair.start_primary();
+        }
+        pair.is_linked = true;
+        pair.pass(2000);
+        let is_noticed = |line: &String| line.contains("is an older copy of itself");
+        assert!(pair.logs.iter().any(is_noticed), "{node} {is_restarted}");
+        assert_eq!(pair.primary.state(), State::Semi);
+        pair.set_mode(Mode::Sync);
+        pair.pass(1000);
+        let [mine, theirs] = [0, 1].map(|each| pair.disks[each].contents(File::Image));
+        assert_eq!(mine, theirs);
+    }
+}
+
+#[test]
 fn an_end_is_not_fenced_before_its_record_says_so() {
     for is_broken in [true, false] {
         let mut pair = Pair::in_semi_sync();

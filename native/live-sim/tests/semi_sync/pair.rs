@@ -38,6 +38,7 @@ pub struct Pair {
     pub is_tracking_broken: bool,
     pub replies: HashMap<u64, Result<(), Failure>>,
     pub reports: Vec<Result<(), String>>,
+    pub logs: Vec<String>,
     pub disconnects: usize,
     /// The replica is of a version that knows neither units nor compression.
     pub is_older: bool,
@@ -88,6 +89,7 @@ impl Pair {
             is_tracking_broken: false,
             replies: HashMap::new(),
             reports: Vec::new(),
+            logs: Vec::new(),
             disconnects: 0,
             is_older: false,
             sent: Vec::new(),
@@ -176,7 +178,7 @@ impl Pair {
                 Action::Send(mut frame) if self.is_linked => {
                     if self.is_older && frame.class == Class::Hello {
                         // Neither features nor the number of the session.
-                        let length = frame.payload.len() - 9;
+                        let length = frame.payload.len() - 17;
                         frame.payload = Arc::new(frame.payload[..length].to_vec());
                     }
                     let event = primary::Event::Frame(frame);
@@ -190,6 +192,7 @@ impl Pair {
                     self.replies.insert(request, result);
                 }
                 Action::Report(result) => self.reports.push(result),
+                Action::Log(line) => self.logs.push(line),
                 Action::Reopen if node == 1 => self.start_replica(),
                 _ => {}
             }
