@@ -70,6 +70,8 @@ CASES_ON_MACHINE: dict[str, list[object]] = {
 #: these run on it, of them those of `ON_MACHINE` in each run.
 NESTED_LAB = "lab_nested"
 NESTED_SUITES = ("test_life_cycle.py", "test_matrix.py")
+#: What such a volume does not have.
+NOT_NESTED = ("a_copy", "user_snapshots")
 #: Of the contract, over an agent; the rest is `nightly`.
 NESTED_REMOTE = ("test_transfer.py", "test_switching.py")
 #: Of the crash matrix of sets, on block volumes, too. What else there is broken by faults is the
@@ -99,7 +101,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             # What is broken in this process is seen there only; see also crash/test_machine.py.
             labs = [one for one in labs if one not in MACHINE_SETS]
         nested = metafunc.definition.path.name in NESTED_SUITES and suite != "sets"
-        if nested and "a_copy" not in metafunc.function.__name__:
+        if nested and not any(part in metafunc.function.__name__ for part in NOT_NESTED):
             labs = [*labs, NESTED_LAB]
     assert labs, "no lab was found: the suite would test nothing"
     if suite != "integration":

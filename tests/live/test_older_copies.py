@@ -72,7 +72,7 @@ def test_an_older_copy_is_noticed(pair: Pair, tmp_path: Path, side: str, running
 
 @pytest.mark.parametrize("side", ["primary", "secondary"])
 def test_an_older_copy_is_noticed_in_semi_sync(pair: Pair, tmp_path: Path, side: str) -> None:
-    """The session is the one of before, and both ends start anew."""
+    """The session is the one of before, and both ends start again."""
     pair.primary.options += ["--hold", str(HOLD_S)]
     pair.start()
     assert pair.primary.ask("mode semi-sync") == {"ok": True}
