@@ -59,8 +59,7 @@ class Watch:
         due = (
             self._scheduler.mirrors if ticks % _CHECK_EVERY == 0 else self._scheduler.queue.running
         )
-        for name in list(due):
-            self._scheduler.check(name)
+        self._scheduler.check(*due)
         if ticks % _HEARTBEAT_EVERY == 0:
             self._ledger.heartbeat()
         if ticks % _CHECK_EVERY == 0:

@@ -441,13 +441,15 @@ class Scheduler:
         # The period of a lag target is the target, as if nothing ever held it back.
         return allowed_s if schedule.lag_s is not None else min(schedule.period_s, allowed_s)
 
-    def check(self, name: str) -> None:
-        """Judge a mirror now; reports each change."""
-        watched = self.mirrors.get(name)
-        if watched is None or (not watched.alarms.up and plainly_well(watched)):
-            return
-        for change in watched.alarms.update(assess(watched, self._expected_s(watched))):
-            self._told(name, change)
+    def check(self, *names: str) -> None:
+        """Judge mirrors now; reports each change."""
+        now_s = clock.boottime_s()
+        for name in names:
+            watched = self.mirrors.get(name)
+            if watched is None or (not watched.alarms.up and plainly_well(watched, now_s)):
+                continue
+            for change in watched.alarms.update(assess(watched, self._expected_s(watched))):
+                self._told(name, change)
 
 
 def _is_idle(outcome: Outcome) -> bool:

@@ -86,8 +86,9 @@ class Watched:
         return max(0.0, clock.boottime_s() - self.confirmed_boot_s)
 
 
-def plainly_well(watched: Watched) -> bool:
+def plainly_well(watched: Watched, now_s: float) -> bool:
     """Whether nothing can be wrong, at a glance: thousands of mirrors are looked at all the time.
+    now_s: boot time.
 
     False when it takes a closer look to tell.
     """
@@ -98,16 +99,14 @@ def plainly_well(watched: Watched) -> bool:
         or watched.prune_refused
         or watched.verify_error
         or watched.target
+        or watched.moved_s is not None
     ):
         return False
-    if watched.moved_s is not None:
-        return False
-    promise = watched.definition.promise
+    standing, promise = watched.standing, watched.definition.promise
     promised_s = promise.rpo_s if promise.rpo_s is not None else watched.open_period_s
-    lag_s = watched.lag_s()
-    if not promised_s or lag_s is None or not watched.standing.mirrored:
+    if not promised_s or not standing.confirmed_ns or not standing.mirrored:
         return True
-    return lag_level(lag_s, promised_s, promise.warn) is None
+    return lag_level(now_s - watched.confirmed_boot_s, promised_s, promise.warn) is None
 
 
 def is_held(watched: Watched) -> bool:

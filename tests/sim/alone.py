@@ -160,8 +160,7 @@ class Alone:
         else:
             slack_s = _CLOCK_S if self.plan.troubled else 0.001  # small steps are let pass
             hold(self.timers.overdue_s() <= slack_s, "timers", "one is overdue")
-        for name in list(self.scheduler.mirrors):
-            self.scheduler.check(name)
+        self.scheduler.check(*self.scheduler.mirrors)
         for name in list(self.scheduler.mirrors)[int(self.sim.now_s / _BEAT_S) % 29 :: 29]:
             self._check_lag(name)
         self.running.no_idleness(self.queue.waiting)

@@ -266,8 +266,7 @@ class Service:
             slack_s = _EXACT_S if self.calm else _CLOCK_S  # small steps are let pass
             hold(self.timers.overdue_s() <= slack_s, "timers", "one is overdue")
         self._clock.judge(by_s)
-        for name in self.nodes:
-            self.scheduler.check(name)
+        self.scheduler.check(*self.nodes)
         share = max(1, round(len(self.nodes) * plan.beat_s / plan.look_every_s))
         for name in sorted(self._looked_s, key=self._looked_s.__getitem__)[:share]:
             due = now_s - self._looked_s[name] >= plan.look_every_s
