@@ -172,7 +172,8 @@ def _settle_for_break(mirror: Mirror) -> list[str]:
         live = mirror.destination.facts().role is Role.LIVE
         event = ("warning", f"gave up an interrupted {operation.verb}: broken off")
         state = State.BROKEN_OFF if live else None
-        return tolerated(partial(mirror.catalogue.end, mirror.id, state=state, event=event))
+        failed = tolerated(partial(mirror.catalogue.end, mirror.id, state=state, event=event))
+        return [f"the interrupted {operation.verb} was given up", *failed]
 
     def settle() -> None:
         recovery.drop(mirror, recovery.recover(mirror, without_source=True).pending)

@@ -219,15 +219,15 @@ def _loser(mirror: Mirror, operation: Operation) -> Members:
     return mirror.source
 
 
-def give_up(mirror: Mirror, operation: Operation) -> None:
+def give_up(mirror: Mirror, operation: Operation) -> bool:
     """Cancel an interrupted switch so that both ends are live, or as they were: what was set aside
-    for it is put back.
+    for it is put back. Where nothing was, it is finished: False.
     """
     with failover_steps.held(mirror, operation):
-        _give_up(mirror, operation)
+        return _give_up(mirror, operation)
 
 
-def _give_up(mirror: Mirror, operation: Operation) -> None:
+def _give_up(mirror: Mirror, operation: Operation) -> bool:
     verb, name = Verb(operation.verb), operation.arguments.name
     state: State | None = None
     confirmed: Confirmed | None = None
@@ -240,7 +240,7 @@ def _give_up(mirror: Mirror, operation: Operation) -> None:
             finished = failover_steps.finish(mirror, operation)
             if finished.mirror.definition is not mirror.definition:
                 raise Turned
-            return
+            return False
         if verb is not Verb.RESTORE:
             state = State.BROKEN_OFF
     with mirror.failure_noted(f"{where} could not be thawed"):
@@ -251,6 +251,7 @@ def _give_up(mirror: Mirror, operation: Operation) -> None:
         confirmed=confirmed,
         event=("warning", f"gave up an interrupted {operation.verb}"),
     )
+    return True
 
 
 def _put_back(operation: Operation, where: Members, name: str) -> bool:

@@ -141,11 +141,11 @@ def _abort_held(mirror: Mirror, *, hard: bool, stopped: bool) -> Result:
 def _give_up(mirror: Mirror, operation: Operation) -> Result:
     if mirror.outdated():
         return _idle(mirror)
-    recovery.give_up(mirror, operation)
+    done = "given up" if recovery.give_up(mirror, operation) else "completed, as it lost nothing"
     state = mirror.row().state
     return Result(
         "done",
-        f"The interrupted {operation.verb} of '{mirror.name}' was given up: it is {state.value}. "
+        f"The interrupted {operation.verb} of '{mirror.name}' was {done}: it is {state.value}. "
         "Nothing was deleted at either end.",
         {"stopped": False, "checkpoint": False, "state": state.value},
     )

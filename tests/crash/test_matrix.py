@@ -279,6 +279,37 @@ def test_abort_hard(world: World, verb: str, fault: str) -> None:
     checked(world)
 
 
+def test_break_says_that_it_gave_up_a_restore(world: World) -> None:
+    world.initialized()
+    world.service.break_off(NAME)
+    world.lab.change(world.lab.destination(), 1)
+
+    def restore() -> object:
+        return world.service.restore_all(NAME, snapshot=None, yes=True, force=True)
+
+    attempt(world, restore, ("ENGINE:SWITCH:CONFIRMED", 1), "crash")
+    text = world.service.break_off(NAME).text
+    assert text.startswith(f"'{NAME}' is already broken off.")
+    assert "the interrupted restore was given up" in text
+
+
+def test_abort_hard_says_that_it_completed_a_resync(world: World) -> None:
+    """Nothing was written after the break: there is nothing to put back."""
+    world.initialized()
+    world.service.break_off(NAME)
+    world.lab.change(world.lab.source(), 1)
+
+    def resync() -> object:
+        return world.service.resync(NAME, yes=True)
+
+    attempt(world, resync, ("CATALOGUE:OPERATION:END", 1), "crash")
+    text = world.service.abort(NAME, hard=True).text
+    assert "was completed, as it lost nothing: it is mirrored." in text
+    assert world.lab.destination().facts().role is Role.MIRROR
+    world.service.update(NAME)
+    assert world.in_step()
+
+
 class Kept:
     """What each snapshot held when it was shown: it must hold that as long as it is there."""
 
