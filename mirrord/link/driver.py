@@ -85,7 +85,8 @@ class RemoteDriver(Driver, Clones, Pool, Verification, Live):
         super().__init__(endpoint.location)
         self.kind = endpoint.kind
         self._endpoint = endpoint
-        self._sessions = sessions
+        #: What it is reached by: equal for two volumes on one host, however that is written.
+        self.connection = sessions
         self._guard = threading.RLock()
         self._session: Session | None = None
         #: The session that was tried last, attached or not.
@@ -135,7 +136,7 @@ class RemoteDriver(Driver, Clones, Pool, Verification, Live):
 
     def _attach(self) -> tuple[Session, int]:
         self._used = None
-        self._used = session = self._sessions.session(self.waiting)
+        self._used = session = self.connection.session(self.waiting)
         hurry_s = self.waiting.hurry_s
         if hurry_s and not session.probe(hurry_s):
             raise LinkLost("the other end does not respond")
@@ -159,11 +160,6 @@ class RemoteDriver(Driver, Clones, Pool, Verification, Live):
             ask("set_fence", self._opened.number, *self.fence)
             self._fence_sent = self.fence
         return session, self._opened.number
-
-    @property
-    def connection(self) -> Sessions:
-        """What it is reached by: equal for two volumes on one host, however that is written."""
-        return self._sessions
 
     def attached(self, name: str) -> tuple[Session, int]:
         """The session and this volume's number in it, for calls of that method that are not
@@ -281,7 +277,7 @@ class RemoteDriver(Driver, Clones, Pool, Verification, Live):
         found: VolumeFacts = self._call("facts")
         return found._replace(
             filesystem=f"{self._endpoint.host} {found.filesystem}",
-            notes=(*found.notes, *self._sessions.notes),
+            notes=(*found.notes, *self.connection.notes),
         )
 
     def relationships(self) -> dict[str, Relationship | None]:
@@ -310,7 +306,7 @@ class RemoteDriver(Driver, Clones, Pool, Verification, Live):
         """See `Pool.is_beside`: only volumes on the same host over the same connection."""
         return (
             isinstance(other, RemoteDriver)
-            and (other.kind, other._sessions) == (self.kind, self._sessions)
+            and (other.kind, other.connection) == (self.kind, self.connection)
             and Capability.POOL in self.capabilities & other.capabilities
         )
 
