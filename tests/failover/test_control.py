@@ -385,6 +385,17 @@ def test_both_ends_forget_a_mirror_that_is_deleted(world: World) -> None:
         assert end.relationships() == {} and end.facts().role is Role.LIVE
 
 
+def test_a_source_that_was_restored_forgets_a_mirror_that_is_deleted(world: World) -> None:
+    """Another mirror could not restore it otherwise."""
+    world.initialized()
+    world.lab.change(world.lab.source(), 4)
+    world.service.restore_all(NAME, snapshot=None, yes=True)
+    assert world.lab.source().facts().mirror_id != ""
+    world.service.delete(NAME, yes=True, keep_snapshots=False)
+    facts = world.lab.source().facts()
+    assert (facts.role, facts.mirror_id) == (Role.LIVE, "")
+
+
 def test_each_volume_that_a_command_opens_is_detached(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
