@@ -39,6 +39,9 @@ CONTROLLED = "another host controls the mirror"
 _FIRST = 1
 #: Verbs that decide which side is right when two records of one epoch differ.
 _SETTLING = frozenset({Verb.BREAK, Verb.RESYNC, Verb.REVERSE, Verb.TAKEOVER})
+#: Verbs that need the source, and so read its record, too. The destination and the catalogue may
+#: both be of an earlier time, when one disk that has both was restored.
+_USING_SOURCE = frozenset({Verb.INITIALIZE, Verb.UPDATE, Verb.RESYNC, Verb.REVERSE, Verb.RESTORE})
 
 
 def fence(mirror: Mirror) -> None:
@@ -51,7 +54,8 @@ def fence(mirror: Mirror) -> None:
 def enter(mirror: Mirror, verb: Verb) -> None:
     """Check that the verb may act on the ends as they are now. Under the destination's lock.
 
-    Only that end is read when it has the same record that both had before. Raises `Fenced` when
+    Verbs that can do without the source read only that end when it has the same record that both
+    had before. Raises `Fenced` when
     another host controls the mirror, `Diverged` when the ends contradict each other, and `Turned`.
     """
     try:
@@ -67,16 +71,14 @@ def enter(mirror: Mirror, verb: Verb) -> None:
         or not ours
         or any(record != known for record in there)
         or _wanted(mirror, known) != known
+        or (verb in _USING_SOURCE and any(record != known for record in _found_here(mirror)))
     ):
         _settle(mirror, verb, there)
 
 
 def _settle(mirror: Mirror, verb: Verb, there: list[Relationship | None]) -> None:
     """Find the newest record, and write it to each volume that has an older one, or none."""
-    try:
-        here = _records(mirror.source, mirror.id)
-    except (MirrordError, OSError):
-        here = []  # it may be lost
+    here = _found_here(mirror)
     try:
         newer, agreed = newest((*there, *here)), True
     except Diverged:
@@ -104,6 +106,14 @@ def _settle(mirror: Mirror, verb: Verb, there: list[Relationship | None]) -> Non
     _learn(mirror, record, complete=False)
     if agreed:  # otherwise the verb that decides it raises the epoch
         _write(mirror, record, (mirror.destination, mirror.source), strict=())
+
+
+def _found_here(mirror: Mirror) -> list[Relationship | None]:
+    """What the source has; nothing when it cannot be read: it may be lost."""
+    try:
+        return _records(mirror.source, mirror.id)
+    except (MirrordError, OSError):
+        return []
 
 
 def _check_controller(mirror: Mirror, record: Relationship) -> None:

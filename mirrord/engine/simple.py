@@ -295,7 +295,7 @@ def _delete_held(mirror: Mirror, *, yes: bool, keep_snapshots: bool) -> Result:
         facts = there.facts()
         if facts.role in (Role.MIRROR, Role.LIVE) and facts.mirror_id in ("", mirror.id):
             there.forget()
-        return _deleted(mirror, count, trouble)
+        return _deleted(mirror, count, trouble + _forget_source(mirror))
 
 
 def _unpin(mirror: Mirror, *ends: Members) -> str:
@@ -303,6 +303,22 @@ def _unpin(mirror: Mirror, *ends: Members) -> str:
     removals = pinning.give_up, relation.give_up
     warnings = [give_up(mirror, one) for one in ends for give_up in removals]
     return "".join(f" {text}" for text in warnings if text)
+
+
+def _forget_source(mirror: Mirror) -> str:
+    """Remove the marks of a source that was a destination of this mirror once: another mirror could
+    not restore it when it is lost. Returns warnings as `_unpin` does.
+    """
+    trouble = ""
+    for driver in mirror.source.drivers:
+        try:
+            facts = driver.facts()
+            if facts.mirror_id == mirror.id and facts.shown is None:
+                with mirror.locked(driver):
+                    driver.forget()
+        except (MirrordError, OSError) as error:
+            trouble += f" The mark of the mirror was not removed at {driver}: {one_line(error)}."
+    return trouble
 
 
 def _drop_references(mirror: Mirror) -> int:

@@ -290,6 +290,31 @@ def test_a_catalogue_of_an_earlier_time_does_not_turn_a_mirror(world: World) -> 
     assert world.in_step() and world.source_content() == content
 
 
+@pytest.mark.parametrize("verb", ["resync", "reverse"])
+def test_a_catalogue_and_a_destination_of_an_earlier_time(world: World, verb: str) -> None:
+    """One disk had both, and was restored from a backup: the source has the newer record."""
+    world.initialized()
+    world.close()
+    old, first = world.home / "old", record(world.lab.destination())
+    shutil.copytree(world.paths.state, old)
+    world.again().break_off(NAME)
+    VERBS[verb][0](world)
+    world.forget_catalogue()
+    world.close()
+    shutil.copytree(old, world.paths.state, dirs_exist_ok=True)
+    put_back(world.lab.destination(), first)
+    world.again()
+    is_reversed = verb == "reverse"
+    live = world.lab.destination() if is_reversed else world.lab.source()
+    world.lab.change(live, 20)
+    content = world.lab.content(live)
+    world.service.update(NAME)
+    assert world.status()["source"] == world.end("destination" if is_reversed else "source")
+    assert world.in_step() and world.source_content() == content
+    here, there = records(world)
+    assert here == there and here.epoch == 3
+
+
 def test_sites_may_be_renamed_and_moved_in_the_definition(world: World) -> None:
     in_third_epoch(world)
     world.service.reverse(NAME, yes=True)
@@ -358,6 +383,17 @@ def test_both_ends_forget_a_mirror_that_is_deleted(world: World) -> None:
     world.service.delete(NAME, yes=True, keep_snapshots=False)
     for end in (world.lab.source(), world.lab.destination()):
         assert end.relationships() == {} and end.facts().role is Role.LIVE
+
+
+def test_a_source_that_was_restored_forgets_a_mirror_that_is_deleted(world: World) -> None:
+    """Another mirror could not restore it otherwise."""
+    world.initialized()
+    world.lab.change(world.lab.source(), 4)
+    world.service.restore_all(NAME, snapshot=None, yes=True)
+    assert world.lab.source().facts().mirror_id != ""
+    world.service.delete(NAME, yes=True, keep_snapshots=False)
+    facts = world.lab.source().facts()
+    assert (facts.role, facts.mirror_id) == (Role.LIVE, "")
 
 
 def test_each_volume_that_a_command_opens_is_detached(

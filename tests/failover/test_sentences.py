@@ -165,6 +165,7 @@ TESTS: dict[str, list[tuple[str, str]]] = {
         (_CONTROL, "test_an_end_that_was_put_back_is_brought_up"),
         (_CONTROL, "test_no_verb_needs_the_catalogue"),
         (_CONTROL, "test_a_catalogue_of_an_earlier_time_does_not_turn_a_mirror"),
+        (_CONTROL, "test_a_catalogue_and_a_destination_of_an_earlier_time"),
     ],
     "E5": [(_CONTROL, "test_ends_that_contradict_each_other_wait_for_the_owner")],
     "E6": [(_CONTROL, "test_a_mirror_is_adopted_after_its_controller_was_lost")],
