@@ -139,16 +139,21 @@ class LiveMirror:
         return LiveReading(self.definition.policy, ends[0], ends[1], clock.now_ns())
 
     def primary(self) -> Live:
-        """The end that serves clients, or would."""
+        """The end that serves clients, or would. After a break that is not the source as long as the
+        destination, which has the higher epoch, does not run or cannot be asked.
+        """
         reading = self.read()
-        primary = reading.primary
+        primary = self._serving(reading)
         if primary is None:
             self.permit_initialized()
-            for end, found in ((self.source, reading.source), (self.destination, None)):
-                if found is not None and found.volume:
+            ends = [(self.source, reading.source), (self.destination, reading.destination)]
+            if self.state is State.BROKEN_OFF:
+                ends.reverse()
+            for end, found in ends:
+                if primary is None and found is not None and found.volume:
                     end.live_start("", "")
-            reading = self.read()
-            primary = reading.primary
+                    reading = self.read()
+                    primary = self._serving(reading)
         if primary is None:
             ends = ((self.source, reading.source), (self.destination, reading.destination))
             why = "; ".join(f"{end}: {_standing(found)}" for end, found in ends)
@@ -159,6 +164,13 @@ class LiveMirror:
                 hint=f"'mirrord status {self.name}' shows both ends.",
             )
         return self.source if primary is reading.source else self.destination
+
+    def _serving(self, reading: LiveReading) -> LiveStatus | None:
+        primary, other = reading.primary, reading.destination
+        is_known = other is not None and other.running
+        if self.state is State.BROKEN_OFF and primary is reading.source and not is_known:
+            return None
+        return primary
 
     def permit_initialized(self) -> None:
         """`Refused` when nothing was created yet."""

@@ -1,0 +1,35 @@
+"""Which end serves after a break while one of the processes does not run; no daemon restarts it."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from tests.live.command import Mirror
+from tests.live.lab import wait_until
+
+
+def test_the_destination_is_started_to_serve_after_a_break(mirror: Mirror) -> None:
+    mirror.initialize("--policy", "sync")
+    mirror.home.run("break", "db")
+    mirror.destination.kill()
+    assert f"'db' ({mirror.ends[1]}) is served" in mirror.home.run("serve", "db")
+
+
+def test_a_source_that_does_not_know_of_the_break_is_not_served(mirror: Mirror) -> None:
+    """What its clients wrote would be lost by `reverse`."""
+    home = mirror.home
+    mirror.initialize("--policy", "sync")
+    source = mirror.source.pid
+    assert source is not None
+    os.kill(source, signal.SIGSTOP)
+    try:
+        home.run("break", "db")
+        mirror.destination.kill()
+        kept = mirror.destination.path.rename(mirror.destination.path.with_name("kept"))
+    finally:
+        os.kill(source, signal.SIGCONT)
+    wait_until(lambda: mirror.source.status().get("role") == "primary", "the source")
+    assert f"{mirror.destination.path}: No such file" in home.refused("serve", "db")
+    kept.rename(mirror.destination.path)
+    assert f"'db' ({mirror.ends[1]}) is served" in home.run("serve", "db")
