@@ -11,7 +11,14 @@ from typing import NamedTuple
 from mirrord.catalogue.store import Catalogue
 from mirrord.config.definitions import Definitions
 from mirrord.config.hosts import Hosts
-from mirrord.core.errors import ConfigError, LinkLost, MirrordError, Refused, Unreachable
+from mirrord.core.errors import (
+    ConfigError,
+    Damaged,
+    LinkLost,
+    MirrordError,
+    Refused,
+    Unreachable,
+)
 from mirrord.core.live import COPY_RATE_MIN, LiveReading, LiveStatus, Mode
 from mirrord.core.model import Definition, Endpoint
 from mirrord.core.policies import DURABLE, FIXED
@@ -139,17 +146,17 @@ class LiveMirror:
         return LiveReading(self.definition.policy, ends[0], ends[1], clock.now_ns())
 
     def primary(self) -> Live:
-        """The end that serves clients, or would. After a break that is not the source as long as the
+        """The end that serves clients, or would. After a break that is not the source while the
         destination, which has the higher epoch, does not run or cannot be asked.
         """
         reading = self.read()
         primary = self._serving(reading)
         if primary is None:
             self.permit_initialized()
-            ends = [(self.source, reading.source), (self.destination, reading.destination)]
+            order = [(self.source, reading.source), (self.destination, reading.destination)]
             if self.state is State.BROKEN_OFF:
-                ends.reverse()
-            for end, found in ends:
+                order.reverse()
+            for end, found in order:
                 if primary is None and found is not None and found.volume:
                     end.live_start("", "")
                     reading = self.read()
@@ -323,14 +330,18 @@ def _standing(found: LiveStatus | None) -> str:
     if found is None:
         return "it does not answer"
     if not found.volume:
-        return "the records of the mirror are missing"
+        return found.problem or "the records of the mirror are missing"
     return found.role or found.problem
 
 
 def _looked_at(end: Live) -> LiveStatus | None:
-    with suppress(MirrordError, OSError), end.waiting.hurried(LOOK_S):
-        return end.live_status()
-    return None
+    try:
+        with end.waiting.hurried(LOOK_S):
+            return end.live_status()
+    except Damaged as error:
+        return LiveStatus(problem=str(error))
+    except (MirrordError, OSError):
+        return None
 
 
 def _address_of(end: Endpoint, other: Endpoint, hosts: Hosts) -> str:

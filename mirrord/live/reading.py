@@ -115,7 +115,8 @@ def _faults_of(end: Live, status: LiveStatus | None, kind: AlarmKind) -> list[Fi
     if status is None:
         return [Finding(kind, Level.ERROR, f"{end} cannot be reached")]
     if not status.volume:
-        return [Finding(kind, Level.ERROR, f"{end}: the records of the mirror are missing")]
+        what = status.problem or "the records of the mirror are missing"
+        return [Finding(kind, Level.ERROR, f"{end}: {what}")]
     if not status.running:
         return [Finding(kind, Level.ERROR, f"{end}: {status.problem}")]
     if status.state == "failed":

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import subprocess
 
+from mirrord.system import native
 from tests.live.command import Mirror
 from tests.live.lab import wait_until
 
@@ -20,16 +20,14 @@ def test_a_source_that_does_not_know_of_the_break_is_not_served(mirror: Mirror) 
     """What its clients wrote would be lost by `reverse`."""
     home = mirror.home
     mirror.initialize("--policy", "sync")
-    source = mirror.source.pid
-    assert source is not None
-    os.kill(source, signal.SIGSTOP)
-    try:
-        home.run("break", "db")
-        mirror.destination.kill()
+    mirror.source.kill()
+    home.run("break", "db")
+    mirror.destination.kill()
+    words = [native.live_program(), "run", "--config", "config"]
+    with subprocess.Popen(words, cwd=mirror.source.store, stderr=subprocess.DEVNULL) as process:
+        wait_until(lambda: mirror.source.status().get("role") == "primary", "the source")
         kept = mirror.destination.path.rename(mirror.destination.path.with_name("kept"))
-    finally:
-        os.kill(source, signal.SIGCONT)
-    wait_until(lambda: mirror.source.status().get("role") == "primary", "the source")
-    assert f"{mirror.destination.path}: No such file" in home.refused("serve", "db")
-    kept.rename(mirror.destination.path)
-    assert f"'db' ({mirror.ends[1]}) is served" in home.run("serve", "db")
+        assert f"{mirror.destination.path}: No such file" in home.refused("serve", "db")
+        kept.rename(mirror.destination.path)
+        assert f"'db' ({mirror.ends[1]}) is served" in home.run("serve", "db")
+        process.kill()
