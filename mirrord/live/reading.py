@@ -91,8 +91,9 @@ def _faults(mirror: LiveMirror, found: LiveReading, state: State) -> list[Findin
             text = f"the ends are out of sync{since}; the replica is being brought up to date"
         faults.append(Finding(AlarmKind.SYNC, Level.ERROR, text))
     elif not primary.connected:
-        text = "the replica is not connected"
-        faults.append(Finding(AlarmKind.SYNC, Level.WARNING, f"{text} ({primary.state})"))
+        what = f"{primary.state}: {primary.reason}" if primary.reason else primary.state
+        text = f"the replica is not connected ({what})"
+        faults.append(Finding(AlarmKind.SYNC, Level.WARNING, text))
     return faults
 
 
