@@ -41,6 +41,14 @@ _CONNECT_S = 30.0
 #: How long a break may make no progress. The last step is a sync, which shows none.
 _BREAK_STALLED_S = 600.0
 _LOOPBACK = "127.0.0.1"
+#: Where the hints for mirrors by snapshots do not fit.
+_HINTS = {
+    (State.MIRRORED, Verb.INITIALIZE): "'mirrord resync {name}' copies what the destination lacks.",
+    (State.BROKEN_OFF, Verb.INITIALIZE): "With 'mirrord resync {name}' the source wins, with "
+    "'mirrord reverse {name}' the destination; both show first what would be lost.",
+    (State.MIRRORED, Verb.DELETE): "Run 'mirrord break {name}' first, or 'mirrord delete {name} "
+    "--yes'; both images are kept.",
+}
 
 
 class Book(NamedTuple):
@@ -89,6 +97,18 @@ class LiveMirror:
         row = self.catalogue.mirror(self.id)
         return row.state if row else State.UNINITIALIZED
 
+    def known_state(self) -> State:
+        """The recorded state. Where nothing is recorded, what the ends report: the catalogue may
+        have been lost. (After a `release` only the destination has records.)
+        """
+        if self.state is not State.UNINITIALIZED:
+            return self.state
+        reading = self.read()
+        source, destination = reading.source, reading.destination
+        if destination and destination.is_primary and (source is None or source.volume):
+            return State.BROKEN_OFF
+        return State.MIRRORED if source and source.generation else State.UNINITIALIZED
+
     @property
     def first_mode(self) -> Mode:
         """The mode with which its policy begins."""
@@ -101,13 +121,17 @@ class LiveMirror:
 
     def permit(self, verb: Verb) -> Already | State:
         """The table's verdict for `verb`; raises `Refused` when it is a refusal."""
-        verdict = judge(self.state, verb, quiesced=False)
+        state = self.known_state()
+        if verb is Verb.INITIALIZE and state is State.MIRRORED:
+            state = self.state  # an interrupted one is completed
+        verdict = judge(state, verb, quiesced=False)
         if isinstance(verdict, Refusal):
+            hint = _HINTS.get((state, verb), verdict.hint)
             raise Refused(
                 f"'{verb.value}' is not possible now",
                 where=f"mirror '{self.name}'",
                 why=verdict.why,
-                hint=verdict.hint.format(name=self.name),
+                hint=hint.format(name=self.name),
             )
         return verdict
 
@@ -164,11 +188,14 @@ class LiveMirror:
         if primary is None:
             ends = ((self.source, reading.source), (self.destination, reading.destination))
             why = "; ".join(f"{end}: {_standing(found)}" for end, found in ends)
+            hint = f"'mirrord status {self.name}' shows both ends."
+            if reading.destination is not None and reading.destination.role == "secondary":
+                hint += f" Without the source: 'mirrord break {self.name}'."
             raise Refused(
                 "no end of the mirror can serve clients now",
                 where=f"mirror '{self.name}'",
                 why=why,
-                hint=f"'mirrord status {self.name}' shows both ends.",
+                hint=hint,
             )
         return self.source if primary is reading.source else self.destination
 

@@ -209,6 +209,14 @@ def resync(mirror: LiveMirror, *, yes: bool) -> Result:
         mirror.start()
         # The ends know better than a catalogue that was restored.
         ends = (mirror.source.live_status(), mirror.destination.live_status())
+        if ends[0].role == "secondary" and ends[1].is_primary:
+            raise Refused(
+                "the destination is mirrored to the source",
+                where=f"mirror '{mirror.name}'",
+                why="the roles were changed, and the catalogue is an older one",
+                hint=f"'mirrord reverse {mirror.name}' records the roles; what is at "
+                f"{mirror.destination} stays.",
+            )
         if mirror.state is State.BROKEN_OFF or not ends[0].is_primary or ends[1].is_primary:
             if not yes:
                 return _plan(mirror, "resync", mirror.source, mirror.destination)
@@ -249,7 +257,7 @@ def reverse(mirror: LiveMirror, *, yes: bool) -> Result:
         mirror.run.enter(Activity.RESYNCING)
         mirror.start()
         source, destination = mirror.source, mirror.destination
-        broken = mirror.state is State.BROKEN_OFF
+        broken = mirror.known_state() is State.BROKEN_OFF
         rights.check_live_turn(source, destination)
         if not destination.live_status().is_primary:
             _demand_in_sync(mirror)

@@ -1,11 +1,14 @@
-"""Which end serves after a break while one of the processes does not run; no daemon restarts it."""
+"""After a break, without a daemon: which end serves, and what a lost or older catalogue does."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 
+import pytest
+
 from mirrord.system import native
-from tests.live.command import Mirror
+from tests.live.command import Mirror, qemu_io
 from tests.live.lab import wait_until
 
 
@@ -31,3 +34,52 @@ def test_a_source_that_does_not_know_of_the_break_is_not_served(mirror: Mirror) 
         kept.rename(mirror.destination.path)
         assert f"'db' ({mirror.ends[1]}) is served" in home.run("serve", "db")
         process.kill()
+
+
+@pytest.mark.parametrize("verb", ["resync", "reverse"])
+def test_a_catalogue_that_is_lost_after_a_break(mirror: Mirror, verb: str) -> None:
+    home = mirror.home
+    mirror.initialize("--policy", "sync")
+    assert "'mirrord resync db' copies" in home.run("initialize", "db", status=1)
+    home.run("break", "db")
+    home.run("serve", "db")
+    qemu_io(home.uri(), "write -P 1 0 64k")
+    for file in (home.folder / "state").glob("catalogue*"):
+        file.unlink()
+    said = home.run("initialize", "db", status=1)
+    assert "it is broken off" in said and "'mirrord reverse db' the destination" in said
+    assert home.run("break", "db").startswith("'db' is broken off already")
+    assert "is lost" in home.run(verb, "db", status=1)
+    home.run(verb, "db", "--yes")
+    home.run("serve", "db")
+    qemu_io(home.uri(), f"read -P {int(verb == 'reverse')} 0 64k")
+    mirror.assert_equal()
+
+
+def test_an_older_catalogue_that_does_not_know_of_a_reverse(mirror: Mirror) -> None:
+    home = mirror.home
+    mirror.initialize("--policy", "sync")
+    shutil.copytree(home.folder / "state", home.folder / "older")
+    home.run("reverse", "db", "--yes")
+    home.run("serve", "db")
+    qemu_io(home.uri(), "write -P 1 0 64k")
+    shutil.rmtree(home.folder / "state")
+    (home.folder / "older").rename(home.folder / "state")
+    for words in (["resync", "db"], ["resync", "db", "--yes"]):
+        said = home.run(*words, status=1)
+        assert "the destination is mirrored to the source" in said
+        assert "'mirrord reverse db' records the roles" in said
+    home.run("reverse", "db", "--yes")
+    assert home.status()["source"] == mirror.ends[1]
+    home.run("serve", "db")
+    qemu_io(home.uri(), "read -P 1 0 64k")
+    mirror.assert_equal()
+
+
+def test_serve_without_the_records_of_the_source_names_break(mirror: Mirror) -> None:
+    mirror.initialize("--policy", "sync")
+    shutil.rmtree(mirror.source.store)
+    wait_until(lambda: mirror.source.pid is None, "the end of its process")
+    assert "Without the source: 'mirrord break db'" in mirror.home.run("serve", "db", status=1)
+    mirror.home.run("break", "db")
+    mirror.home.run("serve", "db")
