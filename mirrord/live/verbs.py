@@ -143,6 +143,11 @@ def break_off(mirror: LiveMirror, *, snapshot: str | None = None) -> Result:
                 f"In sync until {until}: {mirror.destination} has every write that the source had "
                 "acknowledged by then; later ones may be missing."
             )
+        elif not now.since and not _is_known(before.source):
+            notes.append(
+                "It is not known until when the ends were in sync: writes that the source has "
+                "acknowledged may be missing."
+            )
     text = f"'{mirror.name}' is broken off: {mirror.destination} is a primary of its own."
     text += "".join(f"\n{note}" for note in notes)
     text += f"\nNext: 'mirrord serve {mirror.name}' serves it to clients there."
@@ -172,6 +177,15 @@ def _about_image(before: LiveReading, there: LiveStatus) -> list[str]:
         since = clock.format_moment(source.since * 10**9)
         notes.append(f"The ends were out of sync since {since}: later writes are not in it.")
     return notes
+
+
+def _is_known(source: LiveStatus | None) -> bool:
+    """Whether a source reports since when the other end lacks what it has acknowledged, or that it
+    lacks nothing.
+    """
+    if source is None or not source.running:
+        return False
+    return not source.is_primary or source.in_sync or source.is_semi_sync or source.since > 0
 
 
 def _about_fence(mirror: LiveMirror, source: LiveStatus | None) -> tuple[str, bool]:

@@ -83,3 +83,19 @@ def test_serve_without_the_records_of_the_source_names_break(mirror: Mirror) -> 
     assert "Without the source: 'mirrord break db'" in mirror.home.run("serve", "db", status=1)
     mirror.home.run("break", "db")
     mirror.home.run("serve", "db")
+
+
+def test_break_says_that_it_is_not_known_what_is_missing(mirror: Mirror) -> None:
+    home = mirror.home
+    mirror.initialize("--policy", "sync")
+    home.run("break", "db")
+    # A `resync` that was interrupted: the source has taken over, and nothing was copied.
+    mirror.source.ask("reclaim")
+    mirror.source.ask("mode", "async")
+    wait_until(lambda: mirror.destination.status()["role"] == "fenced", "the fence")
+    mirror.destination.ask("rejoin")
+    wait_until(lambda: mirror.destination.status()["role"] == "secondary", "the role")
+    home.run("serve", "db")
+    qemu_io(home.uri(), "write -P 1 0 64k")
+    mirror.source.kill()
+    assert "writes that the source has acknowledged may be missing" in home.run("break", "db")
