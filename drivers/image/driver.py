@@ -208,9 +208,11 @@ class ImageDriver(Driver, Live):
             check_address(address)
         with self._locked_end() as end:
             wanted = end._replace(peer=peer or end.peer)
-            if link and (link.rpartition(":")[0] or link) != end.link.rpartition(":")[0]:
+            is_running = self._process.is_running()
+            is_known = link in (end.link, end.link.rpartition(":")[0])
+            if link and not (is_known and (is_running or self._process.may_listen(end.link))):
                 wanted = wanted._replace(link=self._process.address(link))
-            if not self._process.is_running():
+            if not is_running:
                 self._record(wanted)
                 self._process.start(_unit_of(end), self._lines(wanted))
             elif wanted != end:
@@ -418,7 +420,11 @@ class ImageDriver(Driver, Live):
         try:
             found = json.loads(text)
             lists = {key: tuple(found[key]) for key in ("served", "allowed")}
-            return _End(**{**found, **lists})
+            end = _End(**{**found, **lists})
+            for key, value in end._asdict().items():
+                if not _is_like(value, _End._field_defaults.get(key, "")):
+                    raise ValueError(f"{key} is {value!r}")
+            return end
         except (ValueError, TypeError, KeyError) as error:
             raise Damaged(
                 "the record of this end is malformed",
@@ -456,6 +462,13 @@ class ImageDriver(Driver, Live):
     def _record(self, end: _End) -> None:
         data = json.dumps(end._asdict()).encode()
         files.write_atomic(f"{_LABEL}:RECORD", self._store / "end.json", data, mode=0o600)
+
+
+def _is_like(value: Any, usual: Any) -> bool:
+    """Whether a value read from a record has the type of the usual one."""
+    return type(value) is type(usual) and (
+        not isinstance(value, tuple) or all(isinstance(each, str) for each in value)
+    )
 
 
 def _unit_of(end: _End) -> str:

@@ -159,6 +159,14 @@ class LiveProcess:
             number = made.getsockname()[1]
         return f"[{plain}]:{number}" if ":" in plain else f"{plain}:{number}"
 
+    def may_listen(self, address: str) -> bool:
+        """Whether no other program listens at an ADDRESS:PORT, or has a connection from there."""
+        host, _, port = address.rpartition(":")
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with suppress(OSError), socket.create_server((host.strip("[]"), int(port)), family=family):
+            return True
+        return False
+
     def write_config(self, lines: list[str]) -> None:
         """Write what the process is started with."""
         text = "".join(f"{line}\n" for line in lines)
@@ -181,7 +189,10 @@ class LiveProcess:
             with suppress(FileNotFoundError):
                 said = log.read_bytes()[began:].decode(errors="replace")
                 if "error: " in said:
-                    raise refusal(said, self._where)
+                    error = refusal(said, self._where)
+                    if "is in use by another program" in error.what:
+                        error.prepend_hint(_IN_USE)
+                    raise error
             if clock.monotonic_s() > until_s:
                 why = "it did not answer in time"
                 raise IoFailed("mirrord-live did not start", where=self._where, why=why)
@@ -288,6 +299,11 @@ def check_address(address: str) -> None:
         raise Refused("invalid address", where=repr(address)[:200])
 
 
+#: When the process does not start: of an address for clients, and of one for the other end.
+_IN_USE = (
+    f"Where clients were served: 'mirrord unserve {MIRROR}', then run the same command again. "
+    "Of the replica link: set 'link_address' of that site in the definition."
+)
 #: When an image or records are lost.
 _RECORDS = (
     f"If they are the primary's, 'mirrord break {MIRROR}' makes the other end the primary. If "

@@ -75,10 +75,16 @@ def window(value: Any) -> str:
     return str(value).strip()
 
 
-_link_address = strict.matching(
-    r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%]+\])(:[0-9]{1,5})?",
-    "expected ADDRESS or ADDRESS:PORT; an IPv6 address in brackets",
-)
+_LINK_ADDRESS = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%]+\])(?::([0-9]{1,5}))?")
+
+
+def _link_address(value: Any) -> str:
+    found = _LINK_ADDRESS.fullmatch(strict.text(value))
+    if found is None:
+        raise ValueError("expected ADDRESS or ADDRESS:PORT; an IPv6 address in brackets")
+    if found[1] and not 0 < int(found[1]) < 65536:
+        raise ValueError("expected a port from 1 to 65535")
+    return str(value)
 
 
 def _patterns(value: Any) -> tuple[str, ...]:

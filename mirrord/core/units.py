@@ -79,13 +79,17 @@ def window_argument(text: str) -> str:
     """The window of semi-sync, a size such as `16MiB` or a duration such as `5s`, as mirrord-live
     takes it: bytes, or seconds with an `s`.
     """
+    found = ""
     with suppress(UsageError):
-        return str(parse_size(text))
+        found = f"{parse_duration(text):g}s"
     with suppress(UsageError):
-        return f"{parse_duration(text):g}s"
-    raise UsageError(
-        f"'{text}' is neither a size nor a duration", hint="Write for example 16MiB or 5s."
-    )
+        found = str(parse_size(text))
+    hint = "Write for example 16MiB or 5s."
+    if not found:
+        raise UsageError(f"'{text}' is neither a size nor a duration", hint=hint)
+    if not float(found.removesuffix("s")):
+        raise UsageError(f"'{text}' is no window: every write would wait for itself", hint=hint)
+    return found
 
 
 def format_duration(duration_s: float) -> str:

@@ -11,7 +11,14 @@ from typing import NamedTuple
 from mirrord.catalogue.store import Catalogue
 from mirrord.config.definitions import Definitions
 from mirrord.config.hosts import Hosts
-from mirrord.core.errors import ConfigError, LinkLost, MirrordError, Refused, Unreachable
+from mirrord.core.errors import (
+    ConfigError,
+    Damaged,
+    LinkLost,
+    MirrordError,
+    Refused,
+    Unreachable,
+)
 from mirrord.core.live import COPY_RATE_MIN, LiveReading, LiveStatus, Mode
 from mirrord.core.model import Definition, Endpoint
 from mirrord.core.policies import DURABLE, FIXED
@@ -34,6 +41,14 @@ _CONNECT_S = 30.0
 #: How long a break may make no progress. The last step is a sync, which shows none.
 _BREAK_STALLED_S = 600.0
 _LOOPBACK = "127.0.0.1"
+#: Where the hints for mirrors by snapshots do not fit.
+_HINTS = {
+    (State.MIRRORED, Verb.INITIALIZE): "'mirrord resync {name}' copies what the destination lacks.",
+    (State.BROKEN_OFF, Verb.INITIALIZE): "With 'mirrord resync {name}' the source wins, with "
+    "'mirrord reverse {name}' the destination; both show first what would be lost.",
+    (State.MIRRORED, Verb.DELETE): "Run 'mirrord break {name}' first, or 'mirrord delete {name} "
+    "--yes'; both images are kept.",
+}
 
 
 class Book(NamedTuple):
@@ -82,6 +97,18 @@ class LiveMirror:
         row = self.catalogue.mirror(self.id)
         return row.state if row else State.UNINITIALIZED
 
+    def known_state(self) -> State:
+        """The recorded state. Where nothing is recorded, what the ends report: the catalogue may
+        have been lost. (After a `release` only the destination has records.)
+        """
+        if self.state is not State.UNINITIALIZED:
+            return self.state
+        reading = self.read()
+        source, destination = reading.source, reading.destination
+        if destination and destination.is_primary and (source is None or source.volume):
+            return State.BROKEN_OFF
+        return State.MIRRORED if source and source.generation else State.UNINITIALIZED
+
     @property
     def first_mode(self) -> Mode:
         """The mode with which its policy begins."""
@@ -94,13 +121,17 @@ class LiveMirror:
 
     def permit(self, verb: Verb) -> Already | State:
         """The table's verdict for `verb`; raises `Refused` when it is a refusal."""
-        verdict = judge(self.state, verb, quiesced=False)
+        state = self.known_state()
+        if verb is Verb.INITIALIZE and state is State.MIRRORED:
+            state = self.state  # an interrupted one is completed
+        verdict = judge(state, verb, quiesced=False)
         if isinstance(verdict, Refusal):
+            hint = _HINTS.get((state, verb), verdict.hint)
             raise Refused(
                 f"'{verb.value}' is not possible now",
                 where=f"mirror '{self.name}'",
                 why=verdict.why,
-                hint=verdict.hint.format(name=self.name),
+                hint=hint.format(name=self.name),
             )
         return verdict
 
@@ -139,26 +170,41 @@ class LiveMirror:
         return LiveReading(self.definition.policy, ends[0], ends[1], clock.now_ns())
 
     def primary(self) -> Live:
-        """The end that serves clients, or would."""
+        """The end that serves clients, or would. After a break that is not the source while the
+        destination, which has the higher epoch, does not run or cannot be asked.
+        """
         reading = self.read()
-        primary = reading.primary
+        primary = self._serving(reading)
         if primary is None:
             self.permit_initialized()
-            for end, found in ((self.source, reading.source), (self.destination, None)):
-                if found is not None and found.volume:
+            order = [(self.source, reading.source), (self.destination, reading.destination)]
+            if self.state is State.BROKEN_OFF:
+                order.reverse()
+            for end, found in order:
+                if primary is None and found is not None and found.volume:
                     end.live_start("", "")
-            reading = self.read()
-            primary = reading.primary
+                    reading = self.read()
+                    primary = self._serving(reading)
         if primary is None:
             ends = ((self.source, reading.source), (self.destination, reading.destination))
             why = "; ".join(f"{end}: {_standing(found)}" for end, found in ends)
+            hint = f"'mirrord status {self.name}' shows both ends."
+            if reading.destination is not None and reading.destination.role == "secondary":
+                hint += f" Without the source: 'mirrord break {self.name}'."
             raise Refused(
                 "no end of the mirror can serve clients now",
                 where=f"mirror '{self.name}'",
                 why=why,
-                hint=f"'mirrord status {self.name}' shows both ends.",
+                hint=hint,
             )
         return self.source if primary is reading.source else self.destination
+
+    def _serving(self, reading: LiveReading) -> LiveStatus | None:
+        primary, other = reading.primary, reading.destination
+        is_known = other is not None and other.running
+        if self.state is State.BROKEN_OFF and primary is reading.source and not is_known:
+            return None
+        return primary
 
     def permit_initialized(self) -> None:
         """`Refused` when nothing was created yet."""
@@ -311,14 +357,18 @@ def _standing(found: LiveStatus | None) -> str:
     if found is None:
         return "it does not answer"
     if not found.volume:
-        return "the records of the mirror are missing"
+        return found.problem or "the records of the mirror are missing"
     return found.role or found.problem
 
 
 def _looked_at(end: Live) -> LiveStatus | None:
-    with suppress(MirrordError, OSError), end.waiting.hurried(LOOK_S):
-        return end.live_status()
-    return None
+    try:
+        with end.waiting.hurried(LOOK_S):
+            return end.live_status()
+    except Damaged as error:
+        return LiveStatus(problem=str(error))
+    except (MirrordError, OSError):
+        return None
 
 
 def _address_of(end: Endpoint, other: Endpoint, hosts: Hosts) -> str:

@@ -91,8 +91,9 @@ def _faults(mirror: LiveMirror, found: LiveReading, state: State) -> list[Findin
             text = f"the ends are out of sync{since}; the replica is being brought up to date"
         faults.append(Finding(AlarmKind.SYNC, Level.ERROR, text))
     elif not primary.connected:
-        text = "the replica is not connected"
-        faults.append(Finding(AlarmKind.SYNC, Level.WARNING, f"{text} ({primary.state})"))
+        what = f"{primary.state}: {primary.reason}" if primary.reason else primary.state
+        text = f"the replica is not connected ({what})"
+        faults.append(Finding(AlarmKind.SYNC, Level.WARNING, text))
     return faults
 
 
@@ -115,7 +116,8 @@ def _faults_of(end: Live, status: LiveStatus | None, kind: AlarmKind) -> list[Fi
     if status is None:
         return [Finding(kind, Level.ERROR, f"{end} cannot be reached")]
     if not status.volume:
-        return [Finding(kind, Level.ERROR, f"{end}: the records of the mirror are missing")]
+        what = status.problem or "the records of the mirror are missing"
+        return [Finding(kind, Level.ERROR, f"{end}: {what}")]
     if not status.running:
         return [Finding(kind, Level.ERROR, f"{end}: {status.problem}")]
     if status.state == "failed":

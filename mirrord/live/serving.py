@@ -148,7 +148,7 @@ def _wait_compared(mirror: LiveMirror, end: Live) -> LiveStatus:
     """Wait for the end of a comparison. It is ended when it has stood still for too long."""
     seen_s = clock.monotonic_s()
     while (status := end.live_status()).verify.state == "running":
-        if status.in_sync:
+        if status.state == "in-sync":
             seen_s = clock.monotonic_s()
         if clock.monotonic_s() - seen_s > _OUT_OF_SYNC_S:
             with suppress(MirrordError):
@@ -156,7 +156,7 @@ def _wait_compared(mirror: LiveMirror, end: Live) -> LiveStatus:
             raise LinkLost(
                 "the comparison was ended",
                 where=f"mirror '{mirror.name}'",
-                why=f"the images have been out of sync for {_OUT_OF_SYNC_S:g} s "
+                why=f"the ends have been out of sync for {_OUT_OF_SYNC_S:g} s, or not connected "
                 f"({status.reason or status.mode})",
                 hint=f"Run it again when 'mirrord status {mirror.name}' says in sync.",
             )

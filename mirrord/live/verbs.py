@@ -143,6 +143,11 @@ def break_off(mirror: LiveMirror, *, snapshot: str | None = None) -> Result:
                 f"In sync until {until}: {mirror.destination} has every write that the source had "
                 "acknowledged by then; later ones may be missing."
             )
+        elif not now.since and not _is_known(before.source):
+            notes.append(
+                "It is not known until when the ends were in sync: writes that the source has "
+                "acknowledged may be missing."
+            )
     text = f"'{mirror.name}' is broken off: {mirror.destination} is a primary of its own."
     text += "".join(f"\n{note}" for note in notes)
     text += f"\nNext: 'mirrord serve {mirror.name}' serves it to clients there."
@@ -172,6 +177,15 @@ def _about_image(before: LiveReading, there: LiveStatus) -> list[str]:
         since = clock.format_moment(source.since * 10**9)
         notes.append(f"The ends were out of sync since {since}: later writes are not in it.")
     return notes
+
+
+def _is_known(source: LiveStatus | None) -> bool:
+    """Whether a source reports since when the other end lacks what it has acknowledged, or that it
+    lacks nothing.
+    """
+    if source is None or not source.running:
+        return False
+    return not source.is_primary or source.in_sync or source.is_semi_sync or source.since > 0
 
 
 def _about_fence(mirror: LiveMirror, source: LiveStatus | None) -> tuple[str, bool]:
@@ -209,6 +223,14 @@ def resync(mirror: LiveMirror, *, yes: bool) -> Result:
         mirror.start()
         # The ends know better than a catalogue that was restored.
         ends = (mirror.source.live_status(), mirror.destination.live_status())
+        if ends[0].role == "secondary" and ends[1].is_primary:
+            raise Refused(
+                "the destination is mirrored to the source",
+                where=f"mirror '{mirror.name}'",
+                why="the roles were changed, and the catalogue is an older one",
+                hint=f"'mirrord reverse {mirror.name}' records the roles; what is at "
+                f"{mirror.destination} stays.",
+            )
         if mirror.state is State.BROKEN_OFF or not ends[0].is_primary or ends[1].is_primary:
             if not yes:
                 return _plan(mirror, "resync", mirror.source, mirror.destination)
@@ -249,7 +271,7 @@ def reverse(mirror: LiveMirror, *, yes: bool) -> Result:
         mirror.run.enter(Activity.RESYNCING)
         mirror.start()
         source, destination = mirror.source, mirror.destination
-        broken = mirror.state is State.BROKEN_OFF
+        broken = mirror.known_state() is State.BROKEN_OFF
         rights.check_live_turn(source, destination)
         if not destination.live_status().is_primary:
             _demand_in_sync(mirror)

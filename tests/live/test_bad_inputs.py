@@ -357,6 +357,23 @@ def test_a_replica_whose_image_is_deleted_stops(pair: Pair) -> None:
     wait_until(lambda: pair.primary.is_state("out-of-sync"), "leaving sync", 15)
 
 
+@pytest.mark.parametrize("side", ["primary", "secondary"])
+def test_an_end_whose_records_are_deleted_stops(pair: Pair, side: str) -> None:
+    """It could not tell after a restart what it has acknowledged."""
+    pair.start()
+    end, other = pair.primary, pair.secondary
+    if side == "secondary":
+        end, other = other, end
+    shutil.rmtree(end.state)
+    assert end.process is not None
+    assert end.process.wait(30) == 0
+    assert "the records of this end were deleted" in _log(end)
+    if side == "secondary":
+        wait_until(lambda: other.is_state("out-of-sync"), "leaving sync", 15)
+    else:
+        assert other.ask("break") == {"ok": True}
+
+
 @pytest.fixture
 def device(pair: Pair, tmp_path: Path) -> Iterator[tuple[Path, Path]]:
     """A device whose writes are slow, and fail while a file exists: image and file."""

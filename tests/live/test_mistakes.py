@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import socket
+from contextlib import closing
+
 import pytest
 
 from tests.live.command import Mirror
+from tests.support.ports import free_port
 
 
 def test_a_command_that_live_mirrors_do_not_have_is_no_problem_of_the_mirror(
@@ -34,10 +39,45 @@ def test_a_malformed_record_of_an_end_is_named_and_can_be_deleted(
     record.write_text(damage)
     said = mirror.home.refused("resync", "db")
     assert f"{record}: the record of this end is malformed" in said
-    mirror.home.run("status", "db")
+    assert f"{record}: the record of this end is malformed" in mirror.home.run("status", "db")
+    assert f"{record}: the record of this end is malformed" in mirror.home.refused("serve", "db")
     mirror.home.run("break", "db")
     mirror.home.run("delete", "db", "--yes")
     assert not record.exists()
+
+
+@pytest.mark.parametrize(("key", "value"), [("served", [1]), ("name", 2), ("encrypted", "yes")])
+def test_a_value_of_another_type_in_the_record_of_an_end_is_named(
+    mirror: Mirror, key: str, value: object
+) -> None:
+    mirror.initialize("--policy", "sync")
+    record = mirror.source.store / "end.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), key: value}))
+    said = mirror.home.refused("serve", "db")
+    assert f"{record}: the record of this end is malformed: {key} is" in said
+
+
+def test_a_port_that_another_program_has_is_replaced(mirror: Mirror) -> None:
+    mirror.initialize("--policy", "sync")
+    record = mirror.source.store / "end.json"
+
+    def port() -> int:
+        return int(json.loads(record.read_text())["link"].rpartition(":")[2])
+
+    mirror.source.kill()
+    with closing(socket.create_server(("127.0.0.1", port()))):
+        said = mirror.home.run("serve", "db", status=1)
+        assert "is in use by another program" in said and "set 'link_address' of that site" in said
+        mirror.home.run("resync", "db")
+    mirror.home.run("reverse", "db", "--yes")
+    # The definition says one; the process has it once it is started again.
+    file, given = mirror.home.folder / "etc/mirrors.d/db.toml", free_port()
+    line = f'endpoint = "{mirror.ends[0]}"'
+    file.write_text(file.read_text().replace(line, f'{line}\nlink_address = "127.0.0.1:{given}"'))
+    mirror.source.kill()
+    mirror.home.run("resync", "db")
+    assert port() == given
+    mirror.home.run("reverse", "db", "--yes")
 
 
 def test_damaged_tracking_is_named_with_what_to_do(mirror: Mirror) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -180,3 +183,25 @@ def test_unserve_ends_what_is_not_recorded(mirror: Mirror, tmp_path: Path) -> No
     assert takes_clients(path)
     mirror.home.run("unserve", "db")
     assert not takes_clients(path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_comparison_ends_when_a_strict_mirror_is_not_connected(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """Nothing is acknowledged then, so that the ends stay in sync."""
+    mirror.initialize("--policy", "strict-sync")
+    pid = mirror.destination.pid
+    assert pid is not None
+    os.kill(pid, number)
+    try:
+        wait_until(lambda: mirror.source.status()["state"] == "holding", "the end of the link")
+        said = mirror.home.run("status", "db")
+        assert number is signal.SIGSTOP or "not connected (holding: the connection" in said
+        monkeypatch.setattr(serving, "_OUT_OF_SYNC_S", 1.5)
+        service = Service(Paths(*(mirror.home.folder / name for name in ("etc", "state", "run"))))
+        with closing(service), pytest.raises(LinkLost, match="or not connected"):
+            service.verify("db")
+    finally:
+        if number is signal.SIGSTOP:
+            os.kill(pid, signal.SIGCONT)

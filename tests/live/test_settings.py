@@ -137,7 +137,7 @@ def test_what_is_saved_on_the_link_is_for_images(line: str) -> None:
     assert f"'{line.split()[0]}' is for images" in str(caught.value)
 
 
-@pytest.mark.parametrize("given", ["much", "", "-1s", "5 MiB/s"])
+@pytest.mark.parametrize("given", ["much", "", "-1s", "5 MiB/s", "0", "0s"])
 def test_a_wrong_window(given: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_both("db", TEXT.format(f'window = "{given}"'), "db.toml")
@@ -153,9 +153,10 @@ def test_a_window_is_for_images() -> None:
     assert "'window' is for images" in str(caught.value)
 
 
-def test_a_wrong_link_address() -> None:
+@pytest.mark.parametrize("given", ["two words", "192.0.2.1:0", "192.0.2.1:99999"])
+def test_a_wrong_link_address(given: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse_both("db", TEXT.format("").replace("192.0.2.1", "two words"), "db.toml")
+        parse_both("db", TEXT.format("").replace("192.0.2.1", given), "db.toml")
     assert caught.value.where == "db.toml:10"
 
 

@@ -42,7 +42,10 @@ pub fn size_of(file: &File) -> io::Result<u64> {
 }
 
 /// The kernel knows no name of it any more. Some FUSE file systems count no links of any file.
-fn is_nameless(file: &File) -> io::Result<bool> {
+fn is_deleted(file: &File) -> io::Result<bool> {
+    if file.metadata()?.nlink() > 0 {
+        return Ok(false);
+    }
     let name = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
     Ok(name.as_os_str().as_bytes().ends_with(b" (deleted)"))
 }
@@ -51,8 +54,7 @@ fn is_nameless(file: &File) -> io::Result<bool> {
 /// gone when this process ends; and if another file is at its path, which the next start would open.
 pub fn size_in_use(files: &Files) -> io::Result<u64> {
     let facts = files.image.metadata()?;
-    let is_deleted = || Ok::<_, io::Error>(facts.nlink() == 0 && is_nameless(&files.image)?);
-    if facts.is_file() && (is_deleted()? || files.is_replaced(&facts)) {
+    if facts.is_file() && (is_deleted(&files.image)? || files.is_replaced(&facts)) {
         return Err(io::ErrorKind::NotFound.into());
     }
     size_of(&files.image)
@@ -269,6 +271,12 @@ impl Files {
         if record(&path, &(words.join(" ") + "\n")).is_err() {
             let _ = fs::remove_file(beside(&path));
         }
+    }
+
+    /// False once a file of the records was deleted; an error does not tell that.
+    pub fn has_records(&self) -> bool {
+        let records = [&self.tracking, &self.side, &self.log];
+        !records.iter().any(|file| is_deleted(file).unwrap_or(false))
     }
 
     /// Another file is at the path of the image.

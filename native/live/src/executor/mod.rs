@@ -49,7 +49,7 @@ pub enum Job {
     Read(File, u64, Vec<u8>),
     Sync(File),
     Reserve(File, u64),
-    /// Of the image.
+    /// Of the image, and whether the records are still there.
     Size,
     /// The holes of a range of the image; only the first extent if true.
     Extents(Range, bool),
@@ -57,7 +57,7 @@ pub enum Job {
 
 pub enum Answer {
     Outcome(Outcome),
-    Size(Option<u64>),
+    Size(Option<u64>, bool),
     /// Length, and whether it is a hole.
     Extents(io::Result<Vec<(u32, bool)>>),
 }

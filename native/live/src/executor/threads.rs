@@ -48,7 +48,7 @@ fn execute(files: &mut Files, job: Job) -> Answer {
         }
         Job::Sync(file) => Answer::of(files.sync(file)),
         Job::Reserve(file, length) => Answer::of(files.reserve(file, length)),
-        Job::Size => Answer::Size(size_in_use(files).ok()),
+        Job::Size => Answer::Size(size_in_use(files).ok(), files.has_records()),
         Job::Extents(range, one) => Answer::Extents(files.extents(range, one)),
     }
 }

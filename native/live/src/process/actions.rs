@@ -84,15 +84,20 @@ impl Process {
     }
 
     /// Notices that somebody has changed the size of the image while it is in use. What was cut off
-    /// is gone, and a larger one is of no use: only the first bytes are served and mirrored.
+    /// is gone, and a larger one is of no use: only the first bytes are served and mirrored. Without
+    /// its records an end that is started again would not know what it has acknowledged.
     pub(super) fn check_size(&mut self) {
         if !std::mem::replace(&mut self.is_looking, true) {
             self.executor.queue(For::Size, Job::Size);
         }
     }
 
-    pub(super) fn size_found(&mut self, size: Option<u64>) {
+    pub(super) fn size_found(&mut self, size: Option<u64>, has_records: bool) {
         self.is_looking = false;
+        if !has_records {
+            self.log("the records of this end were deleted; stopped".into());
+            self.stop = true;
+        }
         let had = self.size;
         if size == Some(had) || Some(size) == self.odd_size {
             return;

@@ -353,7 +353,7 @@ impl Process {
                 }
                 (For::Read(group), Answer::Outcome(outcome)) => self.read_done(group, outcome),
                 (For::Extents(group), Answer::Extents(found)) => self.block_status(group, found),
-                (For::Size, Answer::Size(size)) => self.size_found(size),
+                (For::Size, Answer::Size(size, has_records)) => self.size_found(size, has_records),
                 // Of an earlier life.
                 _ => {}
             }
