@@ -363,9 +363,9 @@ def check_source(facts: VolumeFacts, where: str, mirror_id: str) -> None:
             where=where,
             why="a 'restore --all' was given up before it had finished, or the catalogue is from "
             "before the mirror was reversed",
-            hint="If the mirror was reversed, record which site is the source: 'mirrord takeover "
-            f"{MIRROR} --source SITE'. If a 'restore --all' was given up, run it again: 'mirrord "
-            f"restore {MIRROR} --all'.",
+            hint=f"If a 'restore --all' was given up, run it again: 'mirrord restore {MIRROR} "
+            "--all'. If the mirror was reversed, and neither end has a relationship record, record "
+            f"which site is the source: 'mirrord takeover {MIRROR} --source SITE'.",
         )
     if facts.role is Role.MIRROR and facts.shown:
         return  # a cascade: what it shows is replicated

@@ -450,3 +450,22 @@ def test_another_volume_in_the_place_of_the_source_is_not_mirrored(world: World)
         world.service.prune(NAME, dry_run=False, accept=False)
         world.service.update(NAME)
     assert not world.status()["healthy"]
+
+
+def test_a_restore_that_was_killed_is_named_first_when_the_catalogue_is_lost(world: World) -> None:
+    """The record at the ends shows that the mirror was not reversed."""
+    world.initialized()
+    world.lab.change(world.lab.source(), 5)
+    crash_at(
+        world,
+        "CATALOGUE:OPERATION:PREPARED",
+        lambda: world.service.restore_all(NAME, snapshot=None, yes=True),
+    )
+    world.forget_catalogue()
+    world.service.break_off(NAME)
+    with pytest.raises(Refused, match="source is read-only") as refused:
+        world.service.resync(NAME, yes=True)
+    assert refused.value.hint.startswith("If a 'restore --all' was given up, run it again")
+    world.service.restore_all(NAME, snapshot=None, yes=True)
+    world.service.resync(NAME, yes=True)
+    assert world.in_step()
