@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
+import time
+from pathlib import Path
 
 import pytest
 
@@ -99,3 +103,21 @@ def test_break_says_that_it_is_not_known_what_is_missing(mirror: Mirror) -> None
     qemu_io(home.uri(), "write -P 1 0 64k")
     mirror.source.kill()
     assert "writes that the source has acknowledged may be missing" in home.run("break", "db")
+
+
+def test_a_source_that_hangs_does_not_delay_the_service_for_long(
+    mirror: Mirror, tmp_path: Path
+) -> None:
+    home = mirror.home
+    mirror.initialize("--policy", "sync")
+    home.run("serve", "db")
+    source = mirror.source.pid
+    assert source is not None
+    os.kill(source, signal.SIGSTOP)
+    try:
+        home.run("break", "db")
+        began_s = time.monotonic()
+        home.run("serve", "db", "--socket", f"{tmp_path}/other")
+        assert time.monotonic() - began_s < 45
+    finally:
+        os.kill(source, signal.SIGCONT)
