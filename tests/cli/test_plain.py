@@ -7,10 +7,12 @@ import importlib
 import inspect
 import io
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -126,6 +128,23 @@ def test_an_update_loads_nothing_slow_that_it_does_not_need() -> None:
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_an_interrupt_while_a_command_loads_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "interrupting.py").write_text(
+        "import os, signal, sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'mirrord.core.errors':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+    )
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import interrupting; "
+        "from mirrord.__main__ import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
 
 
 def test_nothing_is_collected_while_a_command_loads() -> None:

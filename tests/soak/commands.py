@@ -23,11 +23,6 @@ _TIMEOUT_S = 150.0
 _BAD = re.compile(
     r"Traceback|PanicException|panicked|[Uu]nexpected|\bbug\b|KeyError|AssertionError"
 )
-_STARTING = re.compile(
-    r"Traceback(?!.*Traceback).*mirrord/cli/main\.py\", line \d+, in <module>"
-    r".*\nKeyboardInterrupt\s*$",
-    re.DOTALL,
-)
 _WAY = re.compile(r"mirrord ([a-z][a-z-]*)((?: (?:-[-a-z]+|[A-Za-z0-9_./-]+))*)")
 
 
@@ -122,8 +117,7 @@ class Commands:
 
     def look(self, output: str, what: str) -> None:
         """Nothing that a command says may look like an accident."""
-        # (an interrupt while Python still starts is answered by Python, not by mirrord)
-        if (found := _BAD.search(output)) and not _STARTING.search(output):
+        if found := _BAD.search(output):
             at = output[max(0, found.start() - 300) : found.end() + 2000]
             raise Violation("message", f"{what} said {found[0]!r}: …{at}")
 
