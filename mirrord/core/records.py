@@ -3,6 +3,8 @@
 from enum import StrEnum
 from typing import NamedTuple
 
+from mirrord.core.states import Verb
+
 
 class Level(StrEnum):
     """How serious a fault or an alarm is."""
@@ -95,6 +97,14 @@ class FailureRecord(NamedTuple):
     at_ns: int
     code: str
     error: str
+
+    def text(self, name: str) -> str:
+        """For people. name: the mirror's."""
+        text = f"the last {self.verb} failed: {self.error}"
+        # The next scheduled run clears the one of an update.
+        if self.kind == Verb.UPDATE.value:
+            return text
+        return f"{text} ('mirrord abort {name}' gives it up)"
 
 
 class AlarmRecord(NamedTuple):

@@ -267,9 +267,7 @@ def _problems(found: MirrorStatus, error: str) -> tuple[str, ...]:
         problems += _unfinished(reading) if found.running is None else []
         known = "\n".join(problems)
         problems += [
-            f"the last {failure.verb} failed: {failure.error}"
-            for failure in reading.failures
-            if failure.error not in known
+            failure.text(reading.name) for failure in reading.failures if failure.error not in known
         ]
     known = "\n".join(problems)
     if error and error not in known:

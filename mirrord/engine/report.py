@@ -57,7 +57,7 @@ def read(mirror: Mirror, operation: Operation | None, *, busy: bool) -> Reading:
         *seen.faults,
         *(shown.look_at_source(mirror) if row.state is State.MIRRORED and not busy else ()),
         *(_interrupted(mirror, operation) if operation and not busy else ()),
-        *map(_failed, failures),
+        *(_failed(mirror, one) for one in failures),
         *stillpaused.findings(mirror),
         *(_long_pause(mirror, last) if last else ()),
     ]
@@ -155,8 +155,8 @@ def _interrupted(mirror: Mirror, operation: Operation) -> list[Finding]:
     return [Finding(AlarmKind.INTERRUPTED, Level.ERROR, text)]
 
 
-def _failed(failure: FailureRecord) -> Finding:
-    text = f"the last {failure.verb} failed: {failure.error}"
+def _failed(mirror: Mirror, failure: FailureRecord) -> Finding:
+    text = failure.text(mirror.name)
     if failure.kind == UPDATE:
         return Finding(AlarmKind.FAILURE, Level.WARNING, text)
     return Finding(AlarmKind.VERB, Level.ERROR, text)

@@ -34,7 +34,7 @@ def read(mirror: LiveMirror, *, busy: bool) -> Reading:
         Finding(
             AlarmKind.FAILURE if one.kind == UPDATE else AlarmKind.VERB,
             Level.ERROR,
-            f"the last {one.verb} failed: {one.error}",
+            one.text(mirror.name),
         )
         for one in failures
     ]
