@@ -307,8 +307,8 @@ _IN_USE = (
 #: When an image or records are lost.
 _RECORDS = (
     f"If they are the primary's, 'mirrord break {MIRROR}' makes the other end the primary. If "
-    f"they are the secondary's, run 'mirrord delete {MIRROR} --yes', and create and initialize the "
-    "mirror again."
+    f"they are the secondary's, or the mirror is broken off: 'mirrord delete {MIRROR} --yes' (both "
+    "images are kept), then create the mirror again, from the image that has the data."
 )
 
 
