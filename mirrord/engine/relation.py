@@ -55,8 +55,8 @@ def enter(mirror: Mirror, verb: Verb) -> None:
     """Check that the verb may act on the ends as they are now. Under the destination's lock.
 
     Verbs that can do without the source read only that end when it has the same record that both
-    had before. Raises `Fenced` when
-    another host controls the mirror, `Diverged` when the ends contradict each other, and `Turned`.
+    had before. Raises `Fenced` when another host controls the mirror, `Diverged` when the ends
+    contradict each other, and `Turned`.
     """
     try:
         there = _records(mirror.destination, mirror.id)
@@ -71,7 +71,8 @@ def enter(mirror: Mirror, verb: Verb) -> None:
         or not ours
         or any(record != known for record in there)
         or _wanted(mirror, known) != known
-        or (verb in _USING_SOURCE and any(record != known for record in _found_here(mirror)))
+        # (One without a record may be another volume in its place: nothing is written to it.)
+        or (verb in _USING_SOURCE and any(one not in (None, known) for one in _found_here(mirror)))
     ):
         _settle(mirror, verb, there)
 

@@ -315,6 +315,15 @@ def test_a_catalogue_and_a_destination_of_an_earlier_time(world: World, verb: st
     assert here == there and here.epoch == 3
 
 
+def test_an_update_writes_no_record_to_a_source_that_has_none(world: World) -> None:
+    """It may be another volume in the place of the source."""
+    world.initialized()
+    source = world.lab.source()
+    source.unrelate(record(source).mirror_id)
+    world.service.update(NAME)
+    assert source.relationships() == {}
+
+
 def test_sites_may_be_renamed_and_moved_in_the_definition(world: World) -> None:
     in_third_epoch(world)
     world.service.reverse(NAME, yes=True)
