@@ -16,6 +16,7 @@ from mirrord.core.errors import (
     Damaged,
     LinkLost,
     MirrordError,
+    NotFound,
     Refused,
     Unreachable,
 )
@@ -41,6 +42,8 @@ _CONNECT_S = 30.0
 #: How long a break may make no progress. The last step is a sync, which shows none.
 _BREAK_STALLED_S = 600.0
 _LOOPBACK = "127.0.0.1"
+#: An end that a setting of both ends does not reach, which may have lost its records.
+_ABSENT = (Damaged, LinkLost, NotFound, Unreachable)
 #: Where the hints for mirrors by snapshots do not fit.
 _HINTS = {
     (State.MIRRORED, Verb.INITIALIZE): "'mirrord resync {name}' copies what the destination lacks.",
@@ -236,7 +239,7 @@ class LiveMirror:
         wanted = (definition.merge_above, definition.compress, definition.ack == DURABLE)
         if wanted != (status.merge_above_bytes, status.compress, status.durable):
             for end in (self.source, self.destination):
-                with suppress(LinkLost, Unreachable):
+                with suppress(*_ABSENT):
                     end.live_traffic(*wanted)
 
     def changing_mode(self, patience_s: float) -> AbstractContextManager[None]:
@@ -256,7 +259,7 @@ class LiveMirror:
         """Set the window at both ends, which may change roles; "": that of the definition."""
         window = window or window_argument(self.definition.window or WINDOW)
         for end in (self.source, self.destination):
-            with suppress(LinkLost, Unreachable):
+            with suppress(*_ABSENT):
                 end.live_window(window)
 
     # Waiting

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 from contextlib import closing
 
@@ -27,6 +28,20 @@ def test_a_wrong_window_or_socket(mirror: Mirror) -> None:
     mirror.initialize("--policy", "sync")
     said = mirror.home.refused("serve", "db", "--socket", "/tmp/" + "x" * 120)
     assert "the path of the socket is too long" in said
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_the_mode_can_be_set_without_the_records_of_the_destination(
+    mirror: Mirror, damaged: bool
+) -> None:
+    mirror.initialize("--policy", "sync")
+    mirror.destination.kill()
+    if damaged:
+        (mirror.destination.store / "end.json").write_text("{")
+    else:
+        shutil.rmtree(mirror.destination.store)
+    assert "The mode of 'db' is semi-sync" in mirror.home.run("mode", "db", "semi-sync")
+    assert mirror.source.status()["mode"] == "semi-sync"
 
 
 @pytest.mark.parametrize("damage", ['{"name": "d', "[]", '{"served": [], "allowed": [], "x": 1}'])
