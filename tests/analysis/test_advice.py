@@ -139,7 +139,7 @@ class Search:
         new = np.append(True, (np.diff(blocks) != 0) | (np.diff(which) != 0))
         sizes = np.bincount(which[new], minlength=updates) * float(BLOCK)
         # The schedule goes on after the last record: what its interval wrote is at risk until then.
-        return np.asarray(sizes), np.arange(1, updates + 1) * float(seconds)
+        return np.asarray(sizes), np.asarray(np.arange(1, updates + 1) * float(seconds))
 
     def _schedule(self, seconds: int) -> Iterator[Found]:
         """Links, until one alone costs more than the best total where lost data are dearest."""
