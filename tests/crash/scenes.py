@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from mirrord.core.errors import Undecided
 from mirrord.core.model import Role, SnapshotKind
 from mirrord.drivers.contract import Driver
@@ -105,6 +107,12 @@ SCENES = {
 }
 #: Those of which both volumes are there all the time, so that programs can write to them.
 WRITTEN = [name for name in SCENES if "lost" not in name]
+#: The same for each kind of volume. What switches members is the engine's, and is seen on btrfs.
+EACH_KIND = [
+    pytest.param(kind, name, marks=[pytest.mark.nightly] * (kind == "block" and name != "reverse"))
+    for kind in ("btrfs", "block")
+    for name in WRITTEN
+]
 
 
 def own_labels(world: World, scene: Scene) -> list[str]:

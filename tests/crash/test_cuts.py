@@ -23,7 +23,7 @@ from mirrord.system import steps
 from tests.contract.lab import Lab
 from tests.contract.lab_block import SIZE_BYTES, BlockLab
 from tests.contract.lab_btrfs import BtrfsLab
-from tests.crash.scenes import SCENES, WAYS_ON, WRITTEN, end, own_labels, settle
+from tests.crash.scenes import EACH_KIND, SCENES, WAYS_ON, end, own_labels, settle
 from tests.support import btrfs
 from tests.support.service import until
 from tests.support.world import NAME, World
@@ -149,8 +149,7 @@ def cuts(made: Machine, world: World, verb: str) -> list[Cut]:
     return taken
 
 
-@pytest.mark.parametrize("verb", WRITTEN)
-@pytest.mark.parametrize("kind", ["btrfs", "block"])
+@pytest.mark.parametrize(("kind", "verb"), EACH_KIND)
 def test_a_power_cut_loses_nothing(kind: str, verb: str) -> None:
     with machine(kind) as made:
         world = World(made.lab, made.mounts[0] / "mirrord").initialized(keep_source=3)

@@ -11,7 +11,7 @@ import pytest
 
 from mirrord.core.errors import MirrordError
 from tests.crash.faults import killed
-from tests.crash.scenes import SCENES, WAYS_ON, WRITTEN, checked, end, own_labels, settle
+from tests.crash.scenes import EACH_KIND, SCENES, WAYS_ON, checked, end, own_labels, settle
 from tests.failover.switches import Game, game
 from tests.support.world import NAME
 
@@ -27,8 +27,7 @@ def _wait_for_lines(played: Game) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("verb", WRITTEN)
-@pytest.mark.parametrize("kind", ["btrfs", "block"])
+@pytest.mark.parametrize(("kind", "verb"), EACH_KIND)
 def test_kill_minus_nine_under_a_program_that_writes(tmp_path: Path, kind: str, verb: str) -> None:
     scene = SCENES[verb]
     with game(kind, tmp_path, seed=3) as played:

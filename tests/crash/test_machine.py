@@ -178,6 +178,7 @@ def test_break_and_resync(matrix: Matrix) -> None:
     assert met >= 3
 
 
+@pytest.mark.nightly
 @only_filesystem
 def test_break_thaws_what_a_killed_resync_has_frozen(matrix: Matrix) -> None:
     """What is to be set aside is read-only and not mounted, also when the process has ended."""

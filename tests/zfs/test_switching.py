@@ -86,7 +86,13 @@ class Lines:
         return list(self.lab.guest.user("lines", [self.log]))
 
 
-@pytest.mark.parametrize("held", [False, True], ids=["by-path", "held-open"])
+@pytest.mark.parametrize(
+    "held",
+    [
+        pytest.param(False, id="by-path", marks=pytest.mark.nightly),
+        pytest.param(True, id="held-open"),
+    ],
+)
 def test_no_acknowledged_line_is_lost_when_a_live_dataset_goes_back(
     files: ZfsLab, held: bool
 ) -> None:

@@ -210,6 +210,7 @@ def test_break_after_a_resync_of_a_tree_that_was_broken(trees: Trees) -> None:
     assert met >= len(found)
 
 
+@pytest.mark.nightly
 def test_a_writable_copy_of_a_tree(trees: Trees) -> None:
     trees.mirrored()
     made = trees.service.begin_test(NAME)
