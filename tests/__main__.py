@@ -15,16 +15,17 @@ import time
 from pathlib import Path
 from typing import IO, NamedTuple
 
-#: What runs together, in the order in which it begins: a long one that began last would run alone.
+#: What runs together, in the order in which it begins: a long one that began last would run alone,
+#: as would one that mostly waits.
 #: Folders that are not here are "the rest".
 TOGETHER = {
     "crashes": ("crash", "soak"),
     "daemon": ("pausers", "recording", "service"),
+    "other hosts": ("agent", "faults", "link", "security", "transport"),
     "life cycle": ("integration",),
     "sets": ("sets",),
     "drivers": ("block", "btrfs", "contract"),
     "live": ("live",),
-    "other hosts": ("agent", "faults", "link", "security", "transport"),
     "failover": ("failover",),
     "commands": ("cli", "docs"),
     "simulation": ("schedules", "sim"),
