@@ -9,7 +9,7 @@ import pytest
 from tests.sim.__main__ import main
 
 #: So many in each run, of some 2 s of a processor each.
-SEEDS = 30
+SEEDS = 15
 _PLAN = ("--mirrors", "40", "--hours", "8")
 
 
