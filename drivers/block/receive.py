@@ -109,9 +109,14 @@ class BlockReceiver(Receiver):
         except Damaged as error:
             # The received data cannot be completed by resuming from a checkpoint.
             self._failed = True
+            self._unkept_bytes = 0
             self._keep(replace(self._state, next_address=0, received_bytes=0))
-            raise stream_damaged(
-                self._where, f"the received data is not what was announced: {error}"
+            raise Damaged(
+                "the stream is damaged",
+                where=self._where,
+                why=f"the received data is not what was announced: {error}",
+                hint="Nothing was applied; run the same command again. If that fails, too, the "
+                "source is damaged: 'mirrord volume check' there names the blocks.",
             ) from error
         self._keep(
             replace(
