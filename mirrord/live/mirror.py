@@ -14,6 +14,7 @@ from mirrord.config.hosts import Hosts
 from mirrord.core.errors import (
     ConfigError,
     Damaged,
+    IoFailed,
     LinkLost,
     MirrordError,
     Refused,
@@ -36,8 +37,10 @@ from mirrord.system.waiting import LOOK_S, Waiting
 _POLL_S = 0.1
 #: How often a copy's rate is compared with the definition.
 _RATE_S = 5.0
-#: How long the primary may take to reach the replica.
+#: How long the primary may take to reach the replica, and the replica may refuse a copy.
 _CONNECT_S = 30.0
+#: How the primary's reason begins while the replica cannot take the copy.
+_REFUSED = ("the replica refused: ", "the replica failed: ")
 #: How long a break may make no progress. The last step is a sync, which shows none.
 _BREAK_STALLED_S = 600.0
 _LOOPBACK = "127.0.0.1"
@@ -320,26 +323,37 @@ class LiveMirror:
         self.run.begin_transfer(self.name, total, 0)
         self.watcher.transfer(self.name, total, 0)
         done, silent_s = 0, clock.monotonic_s()
-        rated_s = silent_s
+        rated_s = moved_s = silent_s
         while not _is_complete(status, before):
             self.run.check_abort()
             clock.sleep_s(_POLL_S)
             status = primary.live_status()
+            now_s = clock.monotonic_s()
             moved = max(0, total - status.dirty_bytes - done)
             done += moved
             self.watcher.moved(moved)
             self.run.moved(moved, done)
-            if clock.monotonic_s() - rated_s > _RATE_S:
+            if now_s - rated_s > _RATE_S:
                 self._renew_copy_rate(primary, status)
-                rated_s = clock.monotonic_s()
+                rated_s = now_s
+            if moved:
+                moved_s = now_s
             if status.connected:
-                silent_s = clock.monotonic_s()
-            if clock.monotonic_s() - silent_s > _CONNECT_S:
+                silent_s = now_s
+            if now_s - silent_s > _CONNECT_S:
                 raise LinkLost(
                     "the replica link is interrupted",
                     where=str(primary),
                     why=status.reason or status.problem,
                     hint="The copy continues by itself once both ends reach each other.",
+                )
+            if now_s - moved_s > _CONNECT_S and status.reason.startswith(_REFUSED):
+                raise IoFailed(
+                    "the image cannot be copied now",
+                    where=str(peer),
+                    why=status.reason,
+                    hint="It is tried again every few seconds, and is copied as soon as that "
+                    f"works; 'mirrord status {self.name}' shows it.",
                 )
         return status
 
