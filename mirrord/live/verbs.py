@@ -11,7 +11,12 @@ from mirrord.core.results import Result
 from mirrord.core.states import Activity, Already, State, Verb
 from mirrord.core.units import format_duration, format_size
 from mirrord.drivers.live import Live
-from mirrord.drivers.refusals import image_in_use, image_not_empty, images_differ_in_size
+from mirrord.drivers.refusals import (
+    image_in_use,
+    image_not_empty,
+    images_differ_in_size,
+    live_definition_by_hand,
+)
 from mirrord.engine import preempt, rights
 from mirrord.engine.mirror import one_line
 from mirrord.live.mirror import LiveMirror
@@ -38,6 +43,7 @@ def check_ends(mirror: LiveMirror) -> tuple[str, ...]:
             "the image belongs to another mirror",
             where=str(mirror.source),
             why=f"the mirror {source.mirror_id}",
+            hint=live_definition_by_hand(source.mirror_id),
         )
     there = mirror.destination.image_facts()
     if destination.identity and destination.identity == source.identity:

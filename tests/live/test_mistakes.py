@@ -21,6 +21,22 @@ def test_a_command_that_live_mirrors_do_not_have_is_no_problem_of_the_mirror(
     assert "problem" not in mirror.home.run("status", "db")
 
 
+def test_a_lost_definition_is_written_again_by_hand(mirror: Mirror) -> None:
+    mirror.initialize("--policy", "sync")
+    definition = mirror.home.folder / "etc/mirrors.d/db.toml"
+    mirror_id = str(mirror.home.status()["id"])
+    definition.unlink()
+    for words in (("create", "db", *mirror.ends), ("adopt", mirror.ends[0])):
+        said = mirror.home.run(*words, status=1)
+        assert "hint: If its definition was lost, write it by hand" in said
+        assert f'id = "{mirror_id}"' in said
+    sites = zip(("primary", "secondary"), mirror.ends, strict=True)
+    text = "".join(f'[site.{site}]\nendpoint = "{end}"\n' for site, end in sites)
+    definition.write_text(f'id = "{mirror_id}"\npolicy = "sync"\n{text}')
+    assert mirror.home.is_in_sync()
+    mirror.home.run("resync", "db")
+
+
 def test_a_wrong_window_or_socket(mirror: Mirror) -> None:
     words = ("create", "db", *mirror.ends, "--policy", "semi-sync", "--window", "16MB5")
     assert "'16MB5' is neither a size nor a duration" in mirror.home.run(*words, status=2)
