@@ -255,6 +255,12 @@ class LiveMirror:
             self.set_window()
         end.live_mode(mode)
 
+    def out_of_sync(self, status: LiveStatus) -> tuple[str, str]:
+        """Why the ends are out of sync, and what to run first, as the beginning of a hint."""
+        if status.mode == Mode.ASYNC.value:
+            return "the mode is async", f"Run 'mirrord mode {self.name} sync'. "
+        return status.reason or status.state or status.role, ""
+
     def set_window(self, window: str = "") -> None:
         """Set the window at both ends, which may change roles; "": that of the definition."""
         window = window or window_argument(self.definition.window or WINDOW)
@@ -312,19 +318,20 @@ class LiveMirror:
 
     def copy(self, primary: Live, peer: Live) -> LiveStatus:
         """Let a primary copy what the other end lacks, whatever the mode, and wait until that has
-        everything; the progress is reported. An interruption does not stop the copy.
+        everything; the progress is reported. An interruption does not stop the copy. Returns the
+        status with the bytes that were copied meanwhile.
         """
-        before = primary.live_status().generation
+        before = primary.live_status()
         primary.live_resync()
         status = self.wait(
             primary, f"the connection to {peer}", lambda one: one.connected, _CONNECT_S
         )
-        total = max(status.dirty_bytes, status.copied_bytes)
+        total = status.dirty_bytes + _copied_since(before, status)
         self.run.begin_transfer(self.name, total, 0)
         self.watcher.transfer(self.name, total, 0)
         done, silent_s = 0, clock.monotonic_s()
         rated_s = moved_s = silent_s
-        while not _is_complete(status, before):
+        while not _is_complete(status, before.generation):
             self.run.check_abort()
             clock.sleep_s(_POLL_S)
             status = primary.live_status()
@@ -355,7 +362,12 @@ class LiveMirror:
                     hint="It is tried again every few seconds, and is copied as soon as that "
                     f"works; 'mirrord status {self.name}' shows it.",
                 )
-        return status
+        return status._replace(copied_bytes=_copied_since(before, status))
+
+
+def _copied_since(before: LiveStatus, now: LiveStatus) -> int:
+    """The process counts from its start, and may have been started again in between."""
+    return max(0, now.copied_bytes - before.copied_bytes)
 
 
 def _is_complete(status: LiveStatus, before: int) -> bool:

@@ -314,12 +314,13 @@ def _demand_in_sync(mirror: LiveMirror) -> None:
     status = mirror.source.live_status()
     if status.in_sync or (status.is_semi_sync and status.connected):
         return
+    why, way = mirror.out_of_sync(status)
     raise Refused(
         "the roles cannot be swapped now",
         where=f"mirror '{mirror.name}'",
-        why=f"the ends are out of sync ({status.reason or status.state or status.role})",
-        hint=f"Wait until 'mirrord status {mirror.name}' says in sync; without the source: "
-        f"'mirrord break {mirror.name}'.",
+        why=f"the ends are out of sync ({why})",
+        hint=f"{way}Wait until 'mirrord status {mirror.name}' says in sync; "
+        f"without the source: 'mirrord break {mirror.name}'.",
     )
 
 

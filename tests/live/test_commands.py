@@ -266,6 +266,22 @@ def test_modes(mirror: Mirror) -> None:
     assert "'fast' is not a mode" in home.refused("mode", "db", "fast", status=2)
 
 
+def test_only_what_a_command_copied_is_its_result(mirror: Mirror) -> None:
+    mirror.initialize("--policy", "sync")
+    assert ": 0 B copied; both ends are in sync" in mirror.home.run("resync", "db")
+
+
+def test_out_of_sync_by_the_mode_the_hint_names_the_mode(mirror: Mirror) -> None:
+    mirror.initialize("--policy", "async")
+    for words in (("reverse", "db", "--yes"), ("verify", "db")):
+        said = mirror.home.run(*words, status=1)
+        assert "out of sync (the mode is async)" in said
+        assert "hint: Run 'mirrord mode db sync'. " in said
+    mirror.home.run("mode", "db", "sync")
+    wait_until(mirror.home.is_in_sync, "sync")
+    mirror.home.run("reverse", "db", "--yes")
+
+
 def test_semi_sync(mirror: Mirror) -> None:
     mirror.initialize("--policy", "semi-sync", "--window", "64KiB")
     home = mirror.home
