@@ -257,6 +257,9 @@ class LiveMirror:
 
     def out_of_sync(self, status: LiveStatus) -> tuple[str, str]:
         """Why the ends are out of sync, and what to run first, as the beginning of a hint."""
+        if self.state is State.BROKEN_OFF:
+            ways = f"'mirrord resync {self.name}' or 'mirrord reverse {self.name}'"
+            return "the mirror is broken off", f"Run {ways}. "
         if status.mode == Mode.ASYNC.value:
             return "the mode is async", f"Run 'mirrord mode {self.name} sync'. "
         return status.reason or status.state or status.role, ""

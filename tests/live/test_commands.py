@@ -279,6 +279,9 @@ def test_out_of_sync_by_the_mode_the_hint_names_the_mode(mirror: Mirror) -> None
         assert "hint: Run 'mirrord mode db sync'. " in said
     mirror.home.run("mode", "db", "sync")
     wait_until(mirror.home.is_in_sync, "sync")
+    mirror.home.run("break", "db")
+    said = mirror.home.run("verify", "db", status=1)
+    assert "the mirror is broken off" in said and "'mirrord resync db' or 'mirrord reverse" in said
     mirror.home.run("reverse", "db", "--yes")
 
 
