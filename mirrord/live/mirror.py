@@ -150,8 +150,26 @@ class LiveMirror:
 
     # The ends
 
+    def status_of(self, end: Live) -> LiveStatus:
+        """What an end reports. `Refused` when it has the records of another mirror, as an old copy
+        of it may have.
+        """
+        found = end.live_status()
+        if found.mirror_id not in ("", self.id):
+            raise Refused(
+                "the records beside the image are those of another mirror",
+                where=str(end),
+                why=f"the mirror {found.mirror_id}",
+                hint=f"Put back the image and the records of '{self.name}'. If they were lost: "
+                f"'mirrord delete {self.name} --yes' (both images are kept), then create the "
+                "mirror again, from the image that has the data.",
+            )
+        return found
+
     def start(self) -> None:
         """Let the processes of both ends run, and know of each other."""
+        for end in (self.destination, self.source):
+            self.status_of(end)
         here, there = self._addresses()
         began = self.destination.live_start(there, "")
         peer = self.source.live_start(here, began.link).link
@@ -169,8 +187,20 @@ class LiveMirror:
 
     def read(self) -> LiveReading:
         """What both ends report, without waiting long for one that does not answer."""
-        ends = [_looked_at(end) for end in (self.source, self.destination)]
+        ends = [self._looked_at(end) for end in (self.source, self.destination)]
         return LiveReading(self.definition.policy, ends[0], ends[1], clock.now_ns())
+
+    def _looked_at(self, end: Live) -> LiveStatus | None:
+        try:
+            with end.waiting.hurried(LOOK_S):
+                found = end.live_status()
+        except Damaged as error:
+            return LiveStatus(problem=str(error))
+        except (MirrordError, OSError):
+            return None
+        if found.mirror_id in ("", self.id):
+            return found
+        return LiveStatus(problem=f"it has the records of another mirror, {found.mirror_id}")
 
     def primary(self) -> Live:
         """The end that serves clients, or would. After a break that is not the source while the
@@ -256,13 +286,13 @@ class LiveMirror:
         end.live_mode(mode)
 
     def out_of_sync(self, status: LiveStatus) -> tuple[str, str]:
-        """Why the ends are out of sync, and what to run first, as the beginning of a hint."""
+        """Why the ends are out of sync, and what to do until they are: a hint begins so."""
         if self.state is State.BROKEN_OFF:
             ways = f"'mirrord resync {self.name}' or 'mirrord reverse {self.name}'"
-            return "the mirror is broken off", f"Run {ways}. "
+            return "the mirror is broken off", f"Run {ways}, and wait"
         if status.mode == Mode.ASYNC.value:
-            return "the mode is async", f"Run 'mirrord mode {self.name} sync'. "
-        return status.reason or status.state or status.role, ""
+            return "the mode is async", f"Run 'mirrord mode {self.name} sync', and wait"
+        return status.reason or status.state or status.role, "Wait"
 
     def set_window(self, window: str = "") -> None:
         """Set the window at both ends, which may change roles; "": that of the definition."""
@@ -388,16 +418,6 @@ def _standing(found: LiveStatus | None) -> str:
     if not found.volume:
         return found.problem or "the records of the mirror are missing"
     return found.role or found.problem
-
-
-def _looked_at(end: Live) -> LiveStatus | None:
-    try:
-        with end.waiting.hurried(LOOK_S):
-            return end.live_status()
-    except Damaged as error:
-        return LiveStatus(problem=str(error))
-    except (MirrordError, OSError):
-        return None
 
 
 def _address_of(end: Endpoint, other: Endpoint, hosts: Hosts) -> str:

@@ -114,7 +114,7 @@ def verify(mirror: LiveMirror, *, repair: bool) -> Result:
             "the images cannot be compared now",
             where=f"mirror '{mirror.name}'",
             why=f"they are out of sync ({reason})",
-            hint=f"{way}Run it when 'mirrord status {mirror.name}' says in sync.",
+            hint=f"{way} until 'mirrord status {mirror.name}' says in sync.",
         )
     if status.verify.state != "running":
         end.live_verify(mirror.definition.verify.rate)

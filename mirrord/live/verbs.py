@@ -121,7 +121,7 @@ def break_off(mirror: LiveMirror, *, snapshot: str | None = None) -> Result:
     if snapshot is not None:
         raise Refused("a live mirror has no snapshots", where=f"mirror '{mirror.name}'")
     # The end knows better than the catalogue, which a command that was interrupted has not updated.
-    there = mirror.destination.live_status()
+    there = mirror.status_of(mirror.destination)
     if not there.volume or there.state == "empty":
         mirror.permit(Verb.BREAK)
     elif there.is_primary and isinstance(verdict := mirror.permit(Verb.BREAK), Already):
@@ -319,7 +319,7 @@ def _demand_in_sync(mirror: LiveMirror) -> None:
         "the roles cannot be swapped now",
         where=f"mirror '{mirror.name}'",
         why=f"the ends are out of sync ({why})",
-        hint=f"{way}Wait until 'mirrord status {mirror.name}' says in sync; "
+        hint=f"{way} until 'mirrord status {mirror.name}' says in sync; "
         f"without the source: 'mirrord break {mirror.name}'.",
     )
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from contextlib import closing
 
 import pytest
 
-from tests.live.command import Mirror
+from tests.live.command import Mirror, qemu_io
+from tests.live.lab import wait_until
 from tests.support.ports import free_port
 
 
@@ -106,3 +108,19 @@ def test_damaged_tracking_is_named_with_what_to_do(mirror: Mirror) -> None:
     assert "the records of this end are damaged" in said
     assert "'mirrord break db' makes the other end the primary" in said
     mirror.home.run("break", "db")
+
+
+def test_a_truncated_image_is_repaired_as_the_hint_says(mirror: Mirror) -> None:
+    mirror.initialize("--policy", "sync")
+    mirror.home.run("serve", "db")
+    qemu_io(mirror.home.uri(), "write -P 1 0 8M")
+    mirror.destination.kill()
+    size = mirror.destination.path.stat().st_size
+    os.truncate(mirror.destination.path, size // 2)
+    said = mirror.home.run("resync", "db", status=1)
+    assert "restore its size" in said and "'mirrord verify db --repair'" in said
+    os.truncate(mirror.destination.path, size)
+    mirror.home.run("resync", "db")
+    mirror.home.run("verify", "db", "--repair")
+    wait_until(mirror.home.is_in_sync, "sync")
+    mirror.assert_equal()
