@@ -271,20 +271,6 @@ def test_only_what_a_command_copied_is_its_result(mirror: Mirror) -> None:
     assert ": 0 B copied; both ends are in sync" in mirror.home.run("resync", "db")
 
 
-def test_out_of_sync_by_the_mode_the_hint_names_the_mode(mirror: Mirror) -> None:
-    mirror.initialize("--policy", "async")
-    for words in (("reverse", "db", "--yes"), ("verify", "db")):
-        said = mirror.home.run(*words, status=1)
-        assert "out of sync (the mode is async)" in said
-        assert "hint: Run 'mirrord mode db sync', and wait until " in said
-    mirror.home.run("mode", "db", "sync")
-    wait_until(mirror.home.is_in_sync, "sync")
-    mirror.home.run("break", "db")
-    said = mirror.home.run("verify", "db", status=1)
-    assert "the mirror is broken off" in said and "'mirrord resync db' or 'mirrord reverse" in said
-    mirror.home.run("reverse", "db", "--yes")
-
-
 def test_semi_sync(mirror: Mirror) -> None:
     mirror.initialize("--policy", "semi-sync", "--window", "64KiB")
     home = mirror.home
@@ -507,29 +493,3 @@ def test_an_image_that_was_deleted_is_named_with_what_to_do(mirror: Mirror) -> N
     home.run("delete", "db", "--yes")
     mirror.initialize()
     assert mirror.destination.path.exists()
-
-
-def test_an_end_that_was_replaced_by_one_of_another_mirror_is_refused(mirror: Mirror) -> None:
-    """An older copy of it, of the mirror that was deleted before this one was created."""
-    mirror.initialize()
-    home, end = mirror.home, mirror.destination
-    home.run("break", "db")
-    end.kill()
-    folder, older = end.path.parent, end.path.parent.with_name("older")
-    subprocess.run(["cp", "-a", folder, older], check=True)
-    home.run("delete", "db", "--yes")
-    end.path.unlink()
-    mirror.initialize()
-    end.kill()
-    folder.rename(folder.with_name("newest"))
-    older.rename(folder)
-    for words in (["resync", "db", "--yes"], ["reverse", "db", "--yes"], ["break", "db"]):
-        said = home.refused(*words)
-        assert f"{end.path}: the records beside the image are those of another mirror" in said
-    assert "it has the records of another mirror" in home.run("status", "db")
-    home.run("serve", "db")
-    assert end.pid is None, "the source is served"
-    folder.rename(older)
-    folder.with_name("newest").rename(folder)
-    home.run("resync", "db")
-    mirror.assert_equal()

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.core.errors import IoFailed, LinkLost, Refused
+from mirrord.core.errors import IoFailed, LinkLost, NoSpace, Refused
 from mirrord.core.live import LiveSetup
 from mirrord.drivers.image.driver import ImageDriver
 from mirrord.live import mirror as live_mirror
 from mirrord.live import serving
-from mirrord.system import steps
+from mirrord.system import files, steps
+from mirrord.system.explain import explained
 from mirrord.system.paths import Paths
 from tests.live.command import Image, Mirror, qemu_io
 from tests.live.lab import small_file_system, wait_until
@@ -145,6 +146,15 @@ def test_a_record_that_another_command_changes_meanwhile_is_read_again(
     waiting.join(60)
     assert done == [True] and not path.exists()
     assert end.live_status().served == ()
+
+
+def test_a_record_that_does_not_fit_is_named_and_leaves_nothing(folder: Path) -> None:
+    with suppress(OSError):
+        (folder / "full").write_bytes(bytes(3 << 20))
+    with pytest.raises(NoSpace) as caught, explained():
+        files.write_atomic("TEST", folder / "record", bytes(1 << 20))
+    assert caught.value.where == str(folder / "record")
+    assert [one.name for one in folder.iterdir()] == ["full"]
 
 
 def test_a_copy_that_the_replica_refuses_for_long_is_not_waited_for(
