@@ -171,6 +171,14 @@ def no_space(where: str, why: str) -> MirrordError:
     )
 
 
+def live_definition_by_hand(mirror_id: str) -> str:
+    """A hint: how the lost definition of a live mirror is made again."""
+    return (
+        "If its definition was lost, write it by hand (docs/live-modes.md): "
+        f'id = "{mirror_id}", the policy, and the endpoints of both sites.'
+    )
+
+
 def stream_damaged(where: str, why: str) -> MirrordError:
     """A stream with invalid content."""
     return Damaged(

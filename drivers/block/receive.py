@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from mirrord.core.errors import Damaged, Refused, TransferFailed
+from mirrord.core.errors import MIRROR, Damaged, Refused, TransferFailed
 from mirrord.core.model import SnapshotKind, Staging
 from mirrord.drivers import pinfiles
 from mirrord.drivers.block import staging
@@ -109,9 +109,14 @@ class BlockReceiver(Receiver):
         except Damaged as error:
             # The received data cannot be completed by resuming from a checkpoint.
             self._failed = True
+            self._unkept_bytes = 0
             self._keep(replace(self._state, next_address=0, received_bytes=0))
-            raise stream_damaged(
-                self._where, f"the received data is not what was announced: {error}"
+            raise Damaged(
+                "the stream is damaged",
+                where=self._where,
+                why=f"the received data is not what was announced: {error}",
+                hint="Nothing was applied; run the same command again. If that fails, too, the "
+                "source is damaged: 'mirrord volume check' there names the blocks.",
             ) from error
         self._keep(
             replace(
@@ -333,8 +338,10 @@ def _collision_error(where: str, run: Run, holder: str) -> Refused:
         "the transfer needs blocks that are in use here",
         where=where,
         why=f"block {describe(run[0])} belongs to {holder}",
-        hint="Export what you need from that snapshot and delete it, or initialize the mirror "
-        "again at another location. Nothing was overwritten.",
+        hint="Nothing was overwritten. Copy what you need from that snapshot ('mirrord volume "
+        f"export'), and delete it ('mirrord snapshots {MIRROR} --delete SNAPSHOT'; 'mirrord "
+        "volume snapshot --delete' if a user took it), or initialize the mirror again at another "
+        "location.",
     )
 
 

@@ -310,6 +310,12 @@ _RECORDS = (
     f"they are the secondary's, or the mirror is broken off: 'mirrord delete {MIRROR} --yes' (both "
     "images are kept), then create the mirror again, from the image that has the data."
 )
+#: When the size of an image was changed: what was cut off is not tracked as different.
+_SIZE = (
+    f"If it is the primary's image, 'mirrord break {MIRROR}' makes the other end the primary. If "
+    "it is the secondary's: restore the size ('truncate -s'), run the same command again, then "
+    f"'mirrord verify {MIRROR} --repair', as what was cut off is lost."
+)
 
 
 def refusal(said: str, where: str) -> MirrordError:
@@ -354,7 +360,9 @@ def refusal(said: str, where: str) -> MirrordError:
         )
     if "has no valid record" in text or "has no complete checkpoint" in text:
         return Damaged("the records of this end are damaged", where=where, why=text, hint=_RECORDS)
-    if "restore its size" in text or "checksum" in text:
+    if "restore its size" in text:
+        return Damaged("the image cannot be mirrored", where=where, why=text, hint=_SIZE)
+    if "checksum" in text:
         return Damaged("the image cannot be mirrored", where=where, why=text)
     if "No such file" in text or "entity not found" in text:
         return NotFound(

@@ -12,12 +12,13 @@ from mirrord.config.members import named
 from mirrord.config.together import check_together
 from mirrord.control.commands.takeover import takeover
 from mirrord.core.endpoint import parse_endpoint
-from mirrord.core.errors import NotFound, Refused, UsageError
-from mirrord.core.model import Definition, Endpoint, Role
+from mirrord.core.errors import NotFound, Refused, Unsupported, UsageError
+from mirrord.core.model import LIVE_KINDS, Definition, Endpoint, Role
 from mirrord.core.names import check_mirror_name
 from mirrord.core.relationship import Relationship, SiteRecord
 from mirrord.core.results import Result
 from mirrord.drivers.contract import Driver
+from mirrord.drivers.refusals import live_definition_by_hand
 from mirrord.engine import direction
 from mirrord.engine.members import Members
 from mirrord.system.explain import explained
@@ -166,6 +167,14 @@ def _record(driver: Driver, wanted: str) -> Relationship:
     found = [one for one in every.values() if one is not None]
     chosen = [one for one in found if wanted in ("", one.mirror_id, one.name)]
     names = ", ".join(sorted(f"{one.name} ({one.mirror_id})" for one in found))
+    if driver.kind in LIVE_KINDS:
+        mirror_id = driver.facts().mirror_id
+        raise Unsupported(
+            "this command is for mirrors by snapshots",
+            where=str(driver),
+            why="live mirrors have no relationship record",
+            hint=live_definition_by_hand(mirror_id) if mirror_id else "",
+        )
     if not chosen:
         damaged = sorted(mirror_id for mirror_id, one in every.items() if one is None)
         for mirror_id in damaged:

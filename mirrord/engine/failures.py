@@ -32,17 +32,17 @@ def kind_of(verb: Verb) -> str:
 def failed(
     book: Catalogue, mirror_id: str, verb: Verb, error: MirrordError, *, kind: str = ""
 ) -> None:
-    """Record a failure. Not recorded: aborted commands, usage errors, commands that the state does
-    not permit or that name something missing, a new source that cannot be one, and updates that
-    found the mirror busy.
+    """Record a failure. Not recorded: aborted commands, usage errors, commands that the state or
+    the kind of volume does not permit or that name something missing, a new source that cannot be
+    one, and updates that found the mirror busy.
     """
     if isinstance(error, Aborted | UsageError):
         return
     kind = kind or kind_of(verb)
-    if isinstance(error, Busy if kind == UPDATE else NotFound):
+    if isinstance(error, Busy if kind == UPDATE else NotFound | Unsupported):
         return
     # (More special refusals, as of a stale epoch, are about the mirror.)
-    if verb is Verb.CHANGE_SOURCE and type(error) in (Refused, Unsupported):
+    if verb is Verb.CHANGE_SOURCE and type(error) is Refused:
         return
     row = book.mirror(mirror_id)
     if row is not None and isinstance(error, Refused):

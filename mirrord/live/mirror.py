@@ -14,6 +14,7 @@ from mirrord.config.hosts import Hosts
 from mirrord.core.errors import (
     ConfigError,
     Damaged,
+    IoFailed,
     LinkLost,
     MirrordError,
     NotFound,
@@ -37,8 +38,10 @@ from mirrord.system.waiting import LOOK_S, Waiting
 _POLL_S = 0.1
 #: How often a copy's rate is compared with the definition.
 _RATE_S = 5.0
-#: How long the primary may take to reach the replica.
+#: How long the primary may take to reach the replica, and the replica may refuse a copy.
 _CONNECT_S = 30.0
+#: How the primary's reason begins while the replica cannot take the copy.
+_REFUSED = ("the replica refused: ", "the replica failed: ")
 #: How long a break may make no progress. The last step is a sync, which shows none.
 _BREAK_STALLED_S = 600.0
 _LOOPBACK = "127.0.0.1"
@@ -150,8 +153,26 @@ class LiveMirror:
 
     # The ends
 
+    def status_of(self, end: Live) -> LiveStatus:
+        """What an end reports. `Refused` when it has the records of another mirror, as an old copy
+        of it may have.
+        """
+        found = end.live_status()
+        if found.mirror_id not in ("", self.id):
+            raise Refused(
+                "the records beside the image are those of another mirror",
+                where=str(end),
+                why=f"the mirror {found.mirror_id}",
+                hint=f"Put back the image and the records of '{self.name}'. If they were lost: "
+                f"'mirrord delete {self.name} --yes' (both images are kept), then create the "
+                "mirror again, from the image that has the data.",
+            )
+        return found
+
     def start(self) -> None:
         """Let the processes of both ends run, and know of each other."""
+        for end in (self.destination, self.source):
+            self.status_of(end)
         here, there = self._addresses()
         began = self.destination.live_start(there, "")
         peer = self.source.live_start(here, began.link).link
@@ -169,8 +190,20 @@ class LiveMirror:
 
     def read(self) -> LiveReading:
         """What both ends report, without waiting long for one that does not answer."""
-        ends = [_looked_at(end) for end in (self.source, self.destination)]
+        ends = [self._looked_at(end) for end in (self.source, self.destination)]
         return LiveReading(self.definition.policy, ends[0], ends[1], clock.now_ns())
+
+    def _looked_at(self, end: Live) -> LiveStatus | None:
+        try:
+            with end.waiting.hurried(LOOK_S):
+                found = end.live_status()
+        except Damaged as error:
+            return LiveStatus(problem=str(error))
+        except (MirrordError, OSError):
+            return None
+        if found.mirror_id in ("", self.id):
+            return found
+        return LiveStatus(problem=f"it has the records of another mirror, {found.mirror_id}")
 
     def primary(self) -> Live:
         """The end that serves clients, or would. After a break that is not the source while the
@@ -255,6 +288,15 @@ class LiveMirror:
             self.set_window()
         end.live_mode(mode)
 
+    def out_of_sync(self, status: LiveStatus) -> tuple[str, str]:
+        """Why the ends are out of sync, and what to do until they are: a hint begins so."""
+        if self.state is State.BROKEN_OFF:
+            ways = f"'mirrord resync {self.name}' or 'mirrord reverse {self.name}'"
+            return "the mirror is broken off", f"Run {ways}, and wait"
+        if status.mode == Mode.ASYNC.value:
+            return "the mode is async", f"Run 'mirrord mode {self.name} sync', and wait"
+        return status.reason or status.state or status.role, "Wait"
+
     def set_window(self, window: str = "") -> None:
         """Set the window at both ends, which may change roles; "": that of the definition."""
         window = window or window_argument(self.definition.window or WINDOW)
@@ -312,39 +354,56 @@ class LiveMirror:
 
     def copy(self, primary: Live, peer: Live) -> LiveStatus:
         """Let a primary copy what the other end lacks, whatever the mode, and wait until that has
-        everything; the progress is reported. An interruption does not stop the copy.
+        everything; the progress is reported. An interruption does not stop the copy. Returns the
+        status with the bytes that were copied meanwhile.
         """
-        before = primary.live_status().generation
+        before = primary.live_status()
         primary.live_resync()
         status = self.wait(
             primary, f"the connection to {peer}", lambda one: one.connected, _CONNECT_S
         )
-        total = max(status.dirty_bytes, status.copied_bytes)
+        total = status.dirty_bytes + _copied_since(before, status)
         self.run.begin_transfer(self.name, total, 0)
         self.watcher.transfer(self.name, total, 0)
         done, silent_s = 0, clock.monotonic_s()
-        rated_s = silent_s
-        while not _is_complete(status, before):
+        rated_s = moved_s = silent_s
+        while not _is_complete(status, before.generation):
             self.run.check_abort()
             clock.sleep_s(_POLL_S)
             status = primary.live_status()
+            now_s = clock.monotonic_s()
             moved = max(0, total - status.dirty_bytes - done)
             done += moved
             self.watcher.moved(moved)
             self.run.moved(moved, done)
-            if clock.monotonic_s() - rated_s > _RATE_S:
+            if now_s - rated_s > _RATE_S:
                 self._renew_copy_rate(primary, status)
-                rated_s = clock.monotonic_s()
+                rated_s = now_s
+            if moved:
+                moved_s = now_s
             if status.connected:
-                silent_s = clock.monotonic_s()
-            if clock.monotonic_s() - silent_s > _CONNECT_S:
+                silent_s = now_s
+            if now_s - silent_s > _CONNECT_S:
                 raise LinkLost(
                     "the replica link is interrupted",
                     where=str(primary),
                     why=status.reason or status.problem,
                     hint="The copy continues by itself once both ends reach each other.",
                 )
-        return status
+            if now_s - moved_s > _CONNECT_S and status.reason.startswith(_REFUSED):
+                raise IoFailed(
+                    "the image cannot be copied now",
+                    where=str(peer),
+                    why=status.reason,
+                    hint="It is tried again every few seconds, and is copied as soon as that "
+                    f"works; 'mirrord status {self.name}' shows it.",
+                )
+        return status._replace(copied_bytes=_copied_since(before, status))
+
+
+def _copied_since(before: LiveStatus, now: LiveStatus) -> int:
+    """The process counts from its start, and may have been started again in between."""
+    return max(0, now.copied_bytes - before.copied_bytes)
 
 
 def _is_complete(status: LiveStatus, before: int) -> bool:
@@ -362,16 +421,6 @@ def _standing(found: LiveStatus | None) -> str:
     if not found.volume:
         return found.problem or "the records of the mirror are missing"
     return found.role or found.problem
-
-
-def _looked_at(end: Live) -> LiveStatus | None:
-    try:
-        with end.waiting.hurried(LOOK_S):
-            return end.live_status()
-    except Damaged as error:
-        return LiveStatus(problem=str(error))
-    except (MirrordError, OSError):
-        return None
 
 
 def _address_of(end: Endpoint, other: Endpoint, hosts: Hosts) -> str:

@@ -109,11 +109,12 @@ def verify(mirror: LiveMirror, *, repair: bool) -> Result:
             f"'mirrord mode {mirror.name} {mirror.definition.policy}'.",
         )
     if not status.in_sync:
+        reason, way = mirror.out_of_sync(status)
         raise Refused(
             "the images cannot be compared now",
             where=f"mirror '{mirror.name}'",
-            why=f"they are out of sync ({status.reason or status.state})",
-            hint=f"Run it when 'mirrord status {mirror.name}' says in sync.",
+            why=f"they are out of sync ({reason})",
+            hint=f"{way} until 'mirrord status {mirror.name}' says in sync.",
         )
     if status.verify.state != "running":
         end.live_verify(mirror.definition.verify.rate)

@@ -11,7 +11,12 @@ from mirrord.core.results import Result
 from mirrord.core.states import Activity, Already, State, Verb
 from mirrord.core.units import format_duration, format_size
 from mirrord.drivers.live import Live
-from mirrord.drivers.refusals import image_in_use, image_not_empty, images_differ_in_size
+from mirrord.drivers.refusals import (
+    image_in_use,
+    image_not_empty,
+    images_differ_in_size,
+    live_definition_by_hand,
+)
 from mirrord.engine import preempt, rights
 from mirrord.engine.mirror import one_line
 from mirrord.live.mirror import LiveMirror
@@ -38,6 +43,7 @@ def check_ends(mirror: LiveMirror) -> tuple[str, ...]:
             "the image belongs to another mirror",
             where=str(mirror.source),
             why=f"the mirror {source.mirror_id}",
+            hint=live_definition_by_hand(source.mirror_id),
         )
     there = mirror.destination.image_facts()
     if destination.identity and destination.identity == source.identity:
@@ -115,7 +121,7 @@ def break_off(mirror: LiveMirror, *, snapshot: str | None = None) -> Result:
     if snapshot is not None:
         raise Refused("a live mirror has no snapshots", where=f"mirror '{mirror.name}'")
     # The end knows better than the catalogue, which a command that was interrupted has not updated.
-    there = mirror.destination.live_status()
+    there = mirror.status_of(mirror.destination)
     if not there.volume or there.state == "empty":
         mirror.permit(Verb.BREAK)
     elif there.is_primary and isinstance(verdict := mirror.permit(Verb.BREAK), Already):
@@ -308,12 +314,13 @@ def _demand_in_sync(mirror: LiveMirror) -> None:
     status = mirror.source.live_status()
     if status.in_sync or (status.is_semi_sync and status.connected):
         return
+    why, way = mirror.out_of_sync(status)
     raise Refused(
         "the roles cannot be swapped now",
         where=f"mirror '{mirror.name}'",
-        why=f"the ends are out of sync ({status.reason or status.state or status.role})",
-        hint=f"Wait until 'mirrord status {mirror.name}' says in sync; without the source: "
-        f"'mirrord break {mirror.name}'.",
+        why=f"the ends are out of sync ({why})",
+        hint=f"{way} until 'mirrord status {mirror.name}' says in sync; "
+        f"without the source: 'mirrord break {mirror.name}'.",
     )
 
 

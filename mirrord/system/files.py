@@ -99,11 +99,17 @@ def write_atomic(
             with suppress(PermissionError):  # only root can give it to another user
                 os.fchown(descriptor, model.st_uid, model.st_gid)
             os.fchmod(descriptor, stat.S_IMODE(model.st_mode))
-        view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]
-        if durable:
-            os.fsync(descriptor)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            if durable:
+                os.fsync(descriptor)
+        except OSError as error:
+            error.filename = str(path)  # an error of a write or a sync names no file
+            with suppress(OSError):
+                beside.unlink()
+            raise
     if durable:
         rename(f"{op}:RENAME", beside, path)
     else:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mirrord.admin import volumes
-from mirrord.core.errors import MirrordError, Refused
+from mirrord.core.errors import Damaged, MirrordError, Refused
 from mirrord.drivers import pinfiles
 from mirrord.drivers.block import receive
 from mirrord.drivers.block.check import check_volume
@@ -118,6 +118,23 @@ def test_after_a_failed_sync_only_the_last_checkpoint_counts(
     assert not staging.complete and staging.checkpoint is None
     stage(source, destination, pair.base, snapshot, "t")
     destination.commit("t", show=True)
+    pair.demand_same()
+
+
+def test_what_a_damaged_source_sent_is_sent_again_once_the_source_is_repaired(pair: Pair) -> None:
+    pair.write(4096)
+    with Volume.open(pair.source) as opened:
+        content = opened.read(0, 4096)
+    taken = pair.drivers[0].take_snapshot("next")
+    data = pair.source / "data"
+    whole = data.read_bytes()
+    data.write_bytes(whole.replace(content, bytes(4096)))
+    with pytest.raises(Damaged, match="not what was announced") as caught:
+        stage(*pair.drivers, pair.base, taken, "next")
+    assert "'mirrord volume check' there" in caught.value.hint
+    data.write_bytes(whole)
+    assert stage(*pair.drivers, pair.base, taken, "next").complete
+    pair.drivers[1].commit("next", show=True)
     pair.demand_same()
 
 

@@ -8,8 +8,10 @@ import pytest
 
 from mirrord.core.errors import Fenced
 from mirrord.core.relationship import Intent, Relationship, SiteRecord
+from tests.contract import lab_block
 from tests.contract.flows import MIRROR, initialized, mirror
 from tests.contract.lab import Lab
+from tests.crash.faults import FAULTS, Crash, broken_at
 from tests.support.labs import open_lab
 from tests.support.records import raised
 
@@ -37,6 +39,16 @@ def test_a_record_is_there_for_whoever_asks(lab: Lab) -> None:
     lab.source().unrelate(MIRROR)
     lab.source().unrelate(MIRROR)
     assert lab.source().relationships() == {"m2": other}
+
+
+def test_a_record_that_is_removed_leaves_nothing_of_an_interrupted_writing(tmp_path: Path) -> None:
+    with lab_block.lab(tmp_path) as lab:
+        source = lab.source()
+        source.relate(FIRST, 0)
+        with broken_at(("BLOCK:RELATE:RECORD:RENAME", 1), FAULTS["crash"]), pytest.raises(Crash):
+            source.relate(raised(FIRST, Intent.BROKEN_OFF), 1)
+        lab.source().unrelate(MIRROR)
+        assert not (tmp_path / "source/relationships").exists()
 
 
 def test_only_who_knows_the_epoch_raises_it(lab: Lab) -> None:

@@ -11,6 +11,7 @@ import pytest
 from mirrord.core.errors import Refused
 from mirrord.drivers.contract import Driver
 from mirrord.system.paths import Paths
+from tests.contract import lab_block
 from tests.contract.lab import Lab
 from tests.crash.faults import EACH, FAULTS, Crash, broken_at, points
 from tests.support.places import beside, driver_at
@@ -237,6 +238,20 @@ def test_a_mirror_that_ends_has_pinned_nothing(world: World, lab: Lab, verb: str
         world.service.delete(NAME, yes=False, keep_snapshots=True)
     for driver in (lab.source(), lab.destination()):
         assert pinned(driver, mirror_id) == set()
+
+
+def test_a_mirror_that_ends_leaves_no_file_of_pins_whose_writing_was_interrupted(
+    tmp_path: Path,
+) -> None:
+    with lab_block.lab(tmp_path) as lab:
+        world = World(lab, tmp_path / "home").initialized()
+        lab.change(lab.source(), 1)
+        with broken_at(("BLOCK:PIN:RENAME", 1), FAULTS["crash"]), pytest.raises(Crash):
+            world.service.update(NAME)
+        world.again().delete(NAME, yes=True, keep_snapshots=False)
+        world.close()
+        for end in ("source", "destination"):
+            assert list((tmp_path / end / "pins").iterdir()) == []
 
 
 def test_what_a_lost_mirror_has_pinned_is_named_and_can_be_unpinned(

@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.core.errors import MirrordError, NoSpace, NotFound, Refused, UsageError
+from mirrord.core.errors import (
+    MirrordError,
+    NoSpace,
+    NotFound,
+    Refused,
+    Unsupported,
+    UsageError,
+)
+from tests.contract import lab_block
 from tests.contract.lab_btrfs import BtrfsLab
 from tests.support import btrfs
 from tests.support.world import NAME, World
@@ -233,4 +241,15 @@ def test_a_snapshot_older_than_all_common_ones_needs_a_renamed_source(tmp_path: 
         home.rename(home.with_name("renamed"))
         world.service.restore_all(NAME, snapshot=first, yes=True)
         assert world.source_content() == content
+        world.close()
+
+
+def test_files_of_a_kind_of_volume_that_has_none_are_no_failure_of_the_mirror(
+    tmp_path: Path,
+) -> None:
+    with lab_block.lab(tmp_path) as lab:
+        world = World(lab, tmp_path / "home").initialized()
+        with pytest.raises(Unsupported):
+            restore(world, "etc/hosts")
+        assert world.status()["healthy"]
         world.close()

@@ -266,6 +266,11 @@ def test_modes(mirror: Mirror) -> None:
     assert "'fast' is not a mode" in home.refused("mode", "db", "fast", status=2)
 
 
+def test_only_what_a_command_copied_is_its_result(mirror: Mirror) -> None:
+    mirror.initialize("--policy", "sync")
+    assert ": 0 B copied; both ends are in sync" in mirror.home.run("resync", "db")
+
+
 def test_semi_sync(mirror: Mirror) -> None:
     mirror.initialize("--policy", "semi-sync", "--window", "64KiB")
     home = mirror.home

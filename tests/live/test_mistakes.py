@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
+import subprocess
 from contextlib import closing
 
 import pytest
 
-from tests.live.command import Mirror
+from tests.live.command import Mirror, qemu_io
+from tests.live.lab import wait_until
 from tests.support.ports import free_port
 
 
@@ -20,6 +23,22 @@ def test_a_command_that_live_mirrors_do_not_have_is_no_problem_of_the_mirror(
     for words in (("takeover", "db"), ("update", "db"), ("prune", "db")):
         assert "is for mirrors by snapshots" in mirror.home.refused(*words)
     assert "problem" not in mirror.home.run("status", "db")
+
+
+def test_a_lost_definition_is_written_again_by_hand(mirror: Mirror) -> None:
+    mirror.initialize("--policy", "sync")
+    definition = mirror.home.folder / "etc/mirrors.d/db.toml"
+    mirror_id = str(mirror.home.status()["id"])
+    definition.unlink()
+    for words in (("create", "db", *mirror.ends), ("adopt", mirror.ends[0])):
+        said = mirror.home.run(*words, status=1)
+        assert "hint: If its definition was lost, write it by hand" in said
+        assert f'id = "{mirror_id}"' in said
+    sites = zip(("primary", "secondary"), mirror.ends, strict=True)
+    text = "".join(f'[site.{site}]\nendpoint = "{end}"\n' for site, end in sites)
+    definition.write_text(f'id = "{mirror_id}"\npolicy = "sync"\n{text}')
+    assert mirror.home.is_in_sync()
+    mirror.home.run("resync", "db")
 
 
 def test_a_wrong_window_or_socket(mirror: Mirror) -> None:
@@ -105,3 +124,59 @@ def test_damaged_tracking_is_named_with_what_to_do(mirror: Mirror) -> None:
     assert "the records of this end are damaged" in said
     assert "'mirrord break db' makes the other end the primary" in said
     mirror.home.run("break", "db")
+
+
+def test_a_truncated_image_is_repaired_as_the_hint_says(mirror: Mirror) -> None:
+    mirror.initialize("--policy", "sync")
+    mirror.home.run("serve", "db")
+    qemu_io(mirror.home.uri(), "write -P 1 0 8M")
+    mirror.destination.kill()
+    size = mirror.destination.path.stat().st_size
+    os.truncate(mirror.destination.path, size // 2)
+    said = mirror.home.run("resync", "db", status=1)
+    assert "restore its size" in said and "'mirrord verify db --repair'" in said
+    os.truncate(mirror.destination.path, size)
+    mirror.home.run("resync", "db")
+    mirror.home.run("verify", "db", "--repair")
+    wait_until(mirror.home.is_in_sync, "sync")
+    mirror.assert_equal()
+
+
+def test_an_end_that_was_replaced_by_one_of_another_mirror_is_refused(mirror: Mirror) -> None:
+    """An older copy of it, of the mirror that was deleted before this one was created."""
+    mirror.initialize()
+    home, end = mirror.home, mirror.destination
+    home.run("break", "db")
+    end.kill()
+    folder, older = end.path.parent, end.path.parent.with_name("older")
+    subprocess.run(["cp", "-a", folder, older], check=True)
+    home.run("delete", "db", "--yes")
+    end.path.unlink()
+    mirror.initialize()
+    end.kill()
+    folder.rename(folder.with_name("newest"))
+    older.rename(folder)
+    for words in (["resync", "db", "--yes"], ["reverse", "db", "--yes"], ["break", "db"]):
+        said = home.refused(*words)
+        assert f"{end.path}: the records beside the image are those of another mirror" in said
+    assert "it has the records of another mirror" in home.run("status", "db")
+    home.run("serve", "db")
+    assert end.pid is None, "the source is served"
+    folder.rename(older)
+    folder.with_name("newest").rename(folder)
+    home.run("resync", "db")
+    mirror.assert_equal()
+
+
+def test_out_of_sync_by_the_mode_the_hint_names_the_mode(mirror: Mirror) -> None:
+    mirror.initialize("--policy", "async")
+    for words in (("reverse", "db", "--yes"), ("verify", "db")):
+        said = mirror.home.run(*words, status=1)
+        assert "out of sync (the mode is async)" in said
+        assert "hint: Run 'mirrord mode db sync', and wait until " in said
+    mirror.home.run("mode", "db", "sync")
+    wait_until(mirror.home.is_in_sync, "sync")
+    mirror.home.run("break", "db")
+    said = mirror.home.run("verify", "db", status=1)
+    assert "the mirror is broken off" in said and "'mirrord resync db' or 'mirrord reverse" in said
+    mirror.home.run("reverse", "db", "--yes")

@@ -8,18 +8,20 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
-from mirrord.core.errors import LinkLost, Refused
+from mirrord.core.errors import IoFailed, LinkLost, NoSpace, Refused
 from mirrord.core.live import LiveSetup
 from mirrord.drivers.image.driver import ImageDriver
+from mirrord.live import mirror as live_mirror
 from mirrord.live import serving
-from mirrord.system import steps
+from mirrord.system import files, steps
+from mirrord.system.explain import explained
 from mirrord.system.paths import Paths
-from tests.live.command import Mirror
+from tests.live.command import Image, Mirror, qemu_io
 from tests.live.lab import small_file_system, wait_until
 from tests.support.service import takes_clients
 from tests.support.verbs import Service
@@ -144,6 +146,37 @@ def test_a_record_that_another_command_changes_meanwhile_is_read_again(
     waiting.join(60)
     assert done == [True] and not path.exists()
     assert end.live_status().served == ()
+
+
+def test_a_record_that_does_not_fit_is_named_and_leaves_nothing(folder: Path) -> None:
+    with suppress(OSError):
+        (folder / "full").write_bytes(bytes(3 << 20))
+    with pytest.raises(NoSpace) as caught, explained():
+        files.write_atomic("TEST", folder / "record", bytes(1 << 20))
+    assert caught.value.where == str(folder / "record")
+    assert [one.name for one in folder.iterdir()] == ["full"]
+
+
+def test_a_copy_that_the_replica_refuses_for_long_is_not_waited_for(
+    mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_mirror, "_CONNECT_S", 3.0)
+    service = Service(Paths(*(mirror.home.folder / name for name in ("etc", "state", "run"))))
+    with small_file_system(tmp_path / "small", "48m") as made:
+        mirror.destination = Image(made / "db.img")
+        mirror.ends[1] = f"image:{mirror.destination.path}"
+        mirror.initialize("--policy", "sync")
+        mirror.home.run("serve", "db")
+        with suppress(OSError):
+            (made / "full").write_bytes(bytes(48 << 20))
+        qemu_io(mirror.home.uri(), "write -P 1 0 4M")
+        with pytest.raises(IoFailed, match="no space for before-images") as caught:
+            service.resync("db", yes=True)
+        assert "tried again" in caught.value.hint
+        (made / "full").unlink()
+        wait_until(mirror.home.is_in_sync, "the copy")
+        mirror.assert_equal()
+        mirror.close()
 
 
 def test_a_comparison_ends_when_the_images_are_out_of_sync_for_long(

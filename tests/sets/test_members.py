@@ -314,6 +314,7 @@ def test_what_is_done_with_one_volume_is_refused_plainly(ready: SetWorld, tmp_pa
         assert len(places) == 3 and all(Path(one).is_dir() for one in places)
     with pytest.raises(Refused, match="more than one source volume"):
         ready.service.change_source(NAME, f"{end(ready, 'source').kind}:/elsewhere")
+    assert ready.status()["healthy"]
 
 
 def test_a_set_that_is_needed_at_one_member_stays_whole(ready: SetWorld) -> None:
