@@ -163,7 +163,10 @@ class BlockDriver(Trees, FileRecords, Driver, Clones):
         """Flush, and one root record."""
         self._record_of_role(Role.LIVE)
         with self._managed("taking a snapshot") as volume:
-            return volume.take_snapshot(name, SnapshotKind.REFERENCE)
+            found = roles.epochs(self.relationships().values())
+            return volume.take_snapshot(
+                name, SnapshotKind.REFERENCE, lambda record: roles.in_epochs(record, found)
+            )
 
     def delete_snapshot(self, guid: str) -> None:
         """One root record; then the space is given back."""

@@ -17,7 +17,8 @@ A block's *address* is `segment << 40 | number`. The paper numbers blocks 1 to N
 an extension of that. The destination writes blocks at the source's numbers. Once it is made live
 ("break"), both ends allocate. Each promotion opens a segment with a random id and allocates only
 there. Therefore the two sides never use one number for different content, a diverged side can be
-kept as a snapshot next to the other, and resync is possible in either direction.
+kept as a snapshot next to the other, and resync is possible in either direction. A source that goes
+on after a resync opens one, too, as what was kept may have blocks that it will free.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ POINTER_BYTES = 16
 CHUNK_BITS = BLOCK_BYTES * 8
 #: The largest volume: 4 levels of 256 pointers.
 SIZE_BYTES_MAX = 16 << 40
-#: Segments of a volume: each promotion opens one.
+#: Segments of a volume: each promotion opens one, and each source after a resync.
 SEGMENTS_MAX = 4096
 #: Position of the segment in an address.
 SEGMENT_SHIFT = 40

@@ -6,9 +6,11 @@ import itertools
 import json
 import secrets
 import uuid
+from collections.abc import Iterable
 from dataclasses import replace
 
 from mirrord.core.model import Role, SnapshotKind
+from mirrord.core.relationship import Relationship
 from mirrord.drivers.block.format import Root, checksum_text
 from mirrord.drivers.block.rootrecord import Entry, RootRecord, content_digest
 from mirrord.system import clock
@@ -47,10 +49,28 @@ def same_content(one: Root, other: Root) -> bool:
 
 def live(record: RootRecord, root: Root, origin: str | None) -> RootRecord:
     """A live volume that begins as `root`, and allocates in a new segment."""
-    segment = new_segment(record)
-    return replace(
-        record, role=Role.LIVE, live=root, origin=origin, segment=segment, chunk=0, grown=0
-    )
+    made = replace(record, role=Role.LIVE, live=root, origin=origin)
+    return _in_new_segment(made, None)
+
+
+def epochs(records: Iterable[Relationship | None]) -> int:
+    """A number that rises with the epoch of each mirror of a volume, but not with a new mirror."""
+    return sum(one.epoch - 1 for one in records if one is not None)
+
+
+def in_epochs(record: RootRecord, found: int) -> RootRecord:
+    """A source that allocates in a new segment after a change of epochs: the other end may have set
+    aside a live volume, and with it blocks that are freed here from now on.
+    """
+    if record.epochs == found:
+        return record
+    if record.epochs is None:
+        return replace(record, epochs=found)
+    return _in_new_segment(record, found)
+
+
+def _in_new_segment(record: RootRecord, found: int | None) -> RootRecord:
+    return replace(record, segment=new_segment(record), chunk=0, grown=0, epochs=found)
 
 
 def _free_name(record: RootRecord, name: str) -> str:

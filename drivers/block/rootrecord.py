@@ -108,7 +108,8 @@ class RootRecord:
     """The complete state of a volume.
 
     identity: of this volume, never changes. live: the image that users see.
-    segment: where the live volume allocates. chunk, grown: the state of its allocator.
+    segment: where the live volume allocates. chunk, grown: the state of its allocator. epochs:
+    `roles.epochs` when that segment was opened; None: not known until the next snapshot.
     origin: guid of the snapshot that it began as when it was promoted.
     """
 
@@ -118,6 +119,7 @@ class RootRecord:
     segment: int = 0
     chunk: int = 0
     grown: int = 0
+    epochs: int | None = None
     mirror_id: str = ""
     shown: str | None = None
     origin: str | None = None
@@ -158,6 +160,7 @@ def encode(record: RootRecord) -> bytes:
         "segment": record.segment,
         "chunk": record.chunk,
         "grown": record.grown,
+        "epochs": record.epochs,
         "mirror_id": record.mirror_id,
         "shown": record.shown,
         "origin": record.origin,
@@ -198,6 +201,7 @@ def decode(data: bytes, where: str) -> RootRecord:
             segment=int(head["segment"]),
             chunk=int(head["chunk"]),
             grown=int(head["grown"]),
+            epochs=None if head.get("epochs") is None else int(head["epochs"]),
             mirror_id=str(head["mirror_id"]),
             shown=head["shown"],
             origin=head["origin"],

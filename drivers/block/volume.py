@@ -294,8 +294,12 @@ class Volume:
                 )
             return self.take_snapshot(name, SnapshotKind.OWN)
 
-    def take_snapshot(self, name: str, kind: SnapshotKind) -> Snapshot:
-        """Flush and record the root under a new identity; an existing name is returned."""
+    def take_snapshot(
+        self, name: str, kind: SnapshotKind, change: Change | None = None
+    ) -> Snapshot:
+        """Flush and record the root under a new identity; an existing name is returned. change: of
+        the same record.
+        """
         found = self._named(name, kind)
         if found is not None:
             return found.snapshot()
@@ -303,7 +307,8 @@ class Volume:
 
         def add(record: RootRecord) -> RootRecord:
             digest = content_digest(guid, record.live)
-            return record.with_snapshot(Entry(guid, name, kind, now, record.live, digest, 0))
+            added = record.with_snapshot(Entry(guid, name, kind, now, record.live, digest, 0))
+            return added if change is None else change(added)
 
         self.commit("BLOCK:SNAPSHOT:ROOT", add)
         return self.entry(guid).snapshot()

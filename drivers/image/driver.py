@@ -442,9 +442,9 @@ class ImageDriver(Driver, Live):
                 "this image is not mirrored yet",
                 where=str(self),
                 why="there are no records of the mirror beside it",
-                hint=f"Run 'mirrord initialize {MIRROR}' first. If they were lost, with their disk "
-                f"for one: 'mirrord delete {MIRROR} --yes' (both images are kept), then create the "
-                "mirror again, from the image that has the data.",
+                hint=f"If it was never initialized: 'mirrord initialize {MIRROR}'. If they were "
+                f"lost, with their disk for one: 'mirrord delete {MIRROR} --yes' (both images are "
+                "kept), then create the mirror again, from the image that has the data.",
             )
         return end
 

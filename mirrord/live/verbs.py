@@ -360,7 +360,7 @@ def delete(mirror: LiveMirror, *, yes: bool) -> Result:
     with mirror.hold(Verb.DELETE):
         if not yes:
             mirror.permit(Verb.DELETE)
-        trouble = ""
+        last, trouble = _last_primary(mirror), ""
         for end in (mirror.source, mirror.destination):
             try:
                 end.live_remove()
@@ -373,5 +373,14 @@ def delete(mirror: LiveMirror, *, yes: bool) -> Result:
         mirror.book.definitions.remove(mirror.name)
         with suppress(MirrordError):
             mirror.catalogue.remove_mirror(mirror.id)
-    text = f"'{mirror.name}' was deleted. Both images are kept.{trouble}"
+    text = f"'{mirror.name}' was deleted. Both images are kept.{last}{trouble}"
     return Result("done", text, {"deleted": 0})
+
+
+def _last_primary(mirror: LiveMirror) -> str:
+    """Which image clients were served from, as a sentence: a new mirror begins with it."""
+    reading = mirror.read()
+    if reading.primary is None:
+        return ""
+    end = mirror.source if reading.primary is reading.source else mirror.destination
+    return f" The primary was {end}."

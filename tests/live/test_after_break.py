@@ -80,6 +80,12 @@ def test_an_older_catalogue_that_does_not_know_of_a_reverse(mirror: Mirror) -> N
     mirror.assert_equal()
 
 
+def test_delete_names_the_image_of_the_primary(mirror: Mirror) -> None:
+    mirror.initialize("--policy", "sync")
+    mirror.home.run("reverse", "db", "--yes")
+    assert f"The primary was {mirror.ends[1]}." in mirror.home.run("delete", "db", "--yes")
+
+
 def test_serve_without_the_records_of_the_source_names_break(mirror: Mirror) -> None:
     mirror.initialize("--policy", "sync")
     shutil.rmtree(mirror.source.store)
