@@ -25,6 +25,8 @@ from mirrord.transport.tlsstream import TlsStream
 _log = logging.getLogger(__name__)
 #: How long another agent may take to begin to listen at the same path.
 _STARTING_S = 5.0
+#: A signal that arrives just before a wait begins does not interrupt it, but is seen after it.
+_LOOK_S = 1.0
 
 
 def serve_unix(path: Path, settings: Settings, paths: Paths) -> None:
@@ -43,6 +45,8 @@ def serve_unix(path: Path, settings: Settings, paths: Paths) -> None:
         while True:
             try:
                 stream = _accepted(listening)
+            except TimeoutError:
+                continue
             except OSError as error:
                 if not are_exhausted(error):
                     raise
@@ -87,6 +91,7 @@ def _bound(path: Path) -> Iterator[socket.socket]:
                 _remove_abandoned(path)
                 sockets.bind(made, path)
                 made.listen(64)
+                made.settimeout(_LOOK_S)
                 own = path.lstat()
         except OSError as error:
             if error.errno != errno.EADDRINUSE:

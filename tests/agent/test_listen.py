@@ -150,6 +150,33 @@ def test_the_socket_of_a_killed_agent_is_used_again(tmp_path: Path, number: sign
     assert socket.read_text() == "somebody's"
 
 
+#: The signal arrives at another thread: it does not interrupt what the main one waits for, as if it
+#: had arrived just before that wait.
+_ELSEWHERE = """
+import signal, sys, threading, time
+threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+from mirrord.cli.main import main
+main()
+"""
+
+
+def test_a_signal_just_before_the_agent_waits_ends_it(tmp_path: Path) -> None:
+    socket = tmp_path / "agent.sock"
+    words = [sys.executable, "-c", _ELSEWHERE, "agent", "--listen", str(socket)]
+    environment = {**os.environ, "MIRRORD_HOME": str(tmp_path / "there")}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == f"listening on {socket}\n"
+            time.sleep(0.5)
+            process.terminate()
+            assert process.wait(PATIENCE_S) == 0
+        finally:
+            process.kill()
+    assert not socket.exists()
+
+
 def test_an_agent_that_ends_leaves_the_socket_of_another(tmp_path: Path) -> None:
     socket = tmp_path / "agent.sock"
     words = [*AGENT, "--listen", str(socket)]
