@@ -33,6 +33,8 @@ from mirrord.traces.store import TraceWriter, beside
 
 #: Below this a snapshot of a file system takes longer than what lies between two.
 INTERVAL_MIN_S = 0.5
+#: How long a signal may go unnoticed.
+_SIGNAL_S = 1.0
 
 #: Called with numbers of what was recorded so far.
 Tell = Callable[[dict[str, Any]], None]
@@ -201,7 +203,10 @@ def stoppable(work: Callable[[threading.Event], None], writer: Any) -> bool:
     thread = threading.Thread(target=run, name="record")
     try:
         thread.start()
-        done.wait()  # (a join that is interrupted takes the thread for ended: CPython 89722)
+        # (A join that is interrupted takes the thread for ended: CPython 89722. A signal just
+        # before a wait does not interrupt it.)
+        while not done.wait(_SIGNAL_S):
+            pass
     except Aborted:
         stopped = True
         stop.set()

@@ -156,7 +156,8 @@ class Session:
 
     def wait(self) -> MirrordError | None:
         """Wait until the session has ended; the reason."""
-        self._over.wait()
+        while not self._over.wait(BEAT_S):  # a signal just before a wait does not interrupt it
+            pass
         return self._error
 
     def fail(self, error: MirrordError) -> None:
