@@ -438,7 +438,7 @@ class ImageDriver(Driver, Live):
     def _demand_end(self) -> _End:
         end = self._end()
         if end is None:
-            raise NotFound(
+            raise Refused(
                 "this image is not mirrored yet",
                 where=str(self),
                 why="there are no records of the mirror beside it",

@@ -15,7 +15,7 @@ from threading import Event
 from typing import Any, NamedTuple
 
 from mirrord.admin.recording import Tell, Wanted, stoppable
-from mirrord.core.errors import MirrordError, NotFound, Refused, UsageError
+from mirrord.core.errors import MirrordError, Refused, UsageError
 from mirrord.drivers.live import Live
 from mirrord.engine.recording_journal import journal
 from mirrord.live.mirror import LiveMirror
@@ -169,7 +169,7 @@ class _Recorder:
             self._end.live_record(False)
             while (data := self._fetch()) and data[-_RECORD] != _END:
                 pass
-        except (NotFound, Refused) as error:  # its role changed, or it was started again
+        except Refused as error:  # its role changed, or it was started again
             why = error.why or error.what
             self._writer.found = self._writer.found._replace(ended=why)
         self._writer.close()

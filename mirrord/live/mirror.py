@@ -17,7 +17,6 @@ from mirrord.core.errors import (
     IoFailed,
     LinkLost,
     MirrordError,
-    NotFound,
     Refused,
     Unreachable,
 )
@@ -45,8 +44,6 @@ _REFUSED = ("the replica refused: ", "the replica failed: ")
 #: How long a break may make no progress. The last step is a sync, which shows none.
 _BREAK_STALLED_S = 600.0
 _LOOPBACK = "127.0.0.1"
-#: An end that a setting of both ends does not reach, which may have lost its records.
-_ABSENT = (Damaged, LinkLost, NotFound, Unreachable)
 #: Where the hints for mirrors by snapshots do not fit.
 _HINTS = {
     (State.MIRRORED, Verb.INITIALIZE): "'mirrord resync {name}' copies what the destination lacks.",
@@ -271,9 +268,7 @@ class LiveMirror:
         definition = self.definition
         wanted = (definition.merge_above, definition.compress, definition.ack == DURABLE)
         if wanted != (status.merge_above_bytes, status.compress, status.durable):
-            for end in (self.source, self.destination):
-                with suppress(*_ABSENT):
-                    end.live_traffic(*wanted)
+            self._tell_both(lambda end: end.live_traffic(*wanted))
 
     def changing_mode(self, patience_s: float) -> AbstractContextManager[None]:
         """Held from reading or writing the definition's policy to telling the primary, so that who
@@ -300,9 +295,17 @@ class LiveMirror:
     def set_window(self, window: str = "") -> None:
         """Set the window at both ends, which may change roles; "": that of the definition."""
         window = window or window_argument(self.definition.window or WINDOW)
+        self._tell_both(lambda end: end.live_window(window))
+
+    def _tell_both(self, tell: Callable[[Live], None]) -> None:
+        """Tell both ends a setting, but for one that cannot be reached, or whose records are lost
+        or those of another mirror.
+        """
         for end in (self.source, self.destination):
-            with suppress(*_ABSENT):
-                end.live_window(window)
+            found = self._looked_at(end)
+            if found is not None and found.volume:
+                with suppress(LinkLost, Unreachable):
+                    tell(end)
 
     # Waiting
 

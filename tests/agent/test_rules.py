@@ -16,6 +16,7 @@ from mirrord.core.errors import (
     MirrordError,
     NotFound,
     ProtocolError,
+    Refused,
     Unsupported,
     Untrusted,
     UsageError,
@@ -150,11 +151,11 @@ def test_who_may_send_lets_no_client_of_another_host_write(tmp_path: Path, right
             lambda: end.live_serve(f"unix:{data}/s", ("0.0.0.0/0",)),
         )
         for attempt in attempts:
-            with pytest.raises(NotFound if right == "receive" else Untrusted) as caught:
+            with pytest.raises(Refused if right == "receive" else Untrusted) as caught:
                 attempt()
             if right != "receive":
                 assert "serve an image over TCP" in str(caught.value)
-        with pytest.raises(NotFound, match="not mirrored yet"):
+        with pytest.raises(Refused, match="not mirrored yet"):
             end.live_serve(f"unix:{data}/s")
 
 

@@ -160,6 +160,10 @@ def test_an_end_that_was_replaced_by_one_of_another_mirror_is_refused(mirror: Mi
         said = home.refused(*words)
         assert f"{end.path}: the records beside the image are those of another mirror" in said
     assert "it has the records of another mirror" in home.run("status", "db")
+    record = (end.store / "end.json").read_bytes()
+    home.run("mode", "db", "semi-sync")
+    home.run("mode", "db", "sync")
+    assert (end.store / "end.json").read_bytes() == record
     home.run("serve", "db")
     assert end.pid is None, "the source is served"
     folder.rename(older)

@@ -120,7 +120,7 @@ def test_it_ends_with_the_process_that_started_it_however_that_ends() -> None:
     until(lambda: "qemu" in Path(f"/proc/{pid}/cmdline").read_text().partition("\0")[0])
     owner.send_signal(signal.SIGKILL)
     owner.wait()
-    until(lambda: not Path(f"/proc/{pid}").exists(), what="it outlived its owner")
+    until(lambda: not Path(f"/proc/{pid}").exists(), 10, what="it outlived its owner")
     after = (builder.folder() / "root.img").stat()
     assert (image.st_mtime_ns, image.st_size) == (after.st_mtime_ns, after.st_size)
     left = {file.name: file.stat().st_blocks for file in Path(folder).iterdir()}
