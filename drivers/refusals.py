@@ -179,13 +179,13 @@ def live_definition_by_hand(mirror_id: str) -> str:
     )
 
 
-def stream_damaged(where: str, why: str) -> MirrordError:
-    """A stream with invalid content."""
+def stream_damaged(where: str, why: str, *, also: str = "") -> MirrordError:
+    """A stream with invalid content. also: a sentence for the hint."""
     return Damaged(
         "the stream is damaged",
         where=where,
         why=why,
-        hint="Nothing was applied; run the same command again.",
+        hint=f"Nothing was applied; run the same command again.{also}",
     )
 
 

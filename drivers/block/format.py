@@ -17,8 +17,8 @@ A block's *address* is `segment << 40 | number`. The paper numbers blocks 1 to N
 an extension of that. The destination writes blocks at the source's numbers. Once it is made live
 ("break"), both ends allocate. Each promotion opens a segment with a random id and allocates only
 there. Therefore the two sides never use one number for different content, a diverged side can be
-kept as a snapshot next to the other, and resync is possible in either direction. A source that goes
-on after a resync opens one, too, as what was kept may have blocks that it will free.
+kept as a snapshot next to the other, and resync is possible in either direction. After a resync
+the source opens one, too: what was kept may have blocks that the source frees later.
 """
 
 from __future__ import annotations

@@ -111,12 +111,11 @@ class BlockReceiver(Receiver):
             self._failed = True
             self._unkept_bytes = 0
             self._keep(replace(self._state, next_address=0, received_bytes=0))
-            raise Damaged(
-                "the stream is damaged",
-                where=self._where,
-                why=f"the received data is not what was announced: {error}",
-                hint="Nothing was applied; run the same command again. If that fails, too, the "
-                "source is damaged: 'mirrord volume check' there names the blocks.",
+            raise stream_damaged(
+                self._where,
+                f"the received data is not what was announced: {error}",
+                also=" If that fails, too, the source is damaged: 'mirrord volume check' there "
+                "names the blocks.",
             ) from error
         self._keep(
             replace(

@@ -201,7 +201,7 @@ def decode(data: bytes, where: str) -> RootRecord:
             segment=int(head["segment"]),
             chunk=int(head["chunk"]),
             grown=int(head["grown"]),
-            epochs=None if head.get("epochs") is None else int(head["epochs"]),
+            epochs=head.get("epochs"),  # (older records have none)
             mirror_id=str(head["mirror_id"]),
             shown=head["shown"],
             origin=head["origin"],
