@@ -90,7 +90,7 @@ class FileRecords(Volume):
 
         def remove() -> None:
             # (A write that failed or was killed may have left its temporary file.)
-            (folder / f".{mirror_id}.new").unlink(missing_ok=True)
+            files.beside(folder / mirror_id).unlink(missing_ok=True)
             files.remove_file(f"{op}:RECORD", folder / mirror_id)
             if not os.listdir(folder):
                 files.remove_directory(f"{op}:FOLDER", folder)

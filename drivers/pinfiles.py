@@ -56,7 +56,7 @@ def pin(folder: Path, op: str, mirror_id: str, guids: Sequence[str], where: str)
     after = pins.replaced(before, mirror_id, guids, where)
     path = folder / f"{mirror_id}{_SUFFIX}"
     if mirror_id not in after:
-        path.with_name(f".{path.name}.new").unlink(missing_ok=True)
+        files.beside(path).unlink(missing_ok=True)
         if path.exists():
             steps.reached(f"{op}:REMOVE")
             path.unlink()

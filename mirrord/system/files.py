@@ -75,6 +75,11 @@ def sync_device(op: str, path: str | Path) -> None:
         os.fsync(descriptor)
 
 
+def beside(path: Path) -> Path:
+    """What `write_atomic` writes before it takes the place of `path`; a crash may leave it."""
+    return path.with_name(f".{path.name}.new")
+
+
 def write_atomic(
     op: str,
     path: str | Path,
@@ -90,10 +95,10 @@ def write_atomic(
     after a power failure the file may also be empty.
     """
     path = Path(path)
-    beside = path.with_name(f".{path.name}.new")
+    new = beside(path)
     steps.reached(f"{op}:WRITE")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-    with opened(beside, flags, mode) as descriptor:
+    with opened(new, flags, mode) as descriptor:
         if like is not None:
             model = like.stat()
             with suppress(PermissionError):  # only root can give it to another user
@@ -108,13 +113,13 @@ def write_atomic(
         except OSError as error:
             error.filename = str(path)  # an error of a write or a sync names no file
             with suppress(OSError):
-                beside.unlink()
+                new.unlink()
             raise
     if durable:
-        rename(f"{op}:RENAME", beside, path)
+        rename(f"{op}:RENAME", new, path)
     else:
         steps.reached(f"{op}:RENAME")
-        beside.rename(path)
+        new.rename(path)
 
 
 def rewrite(op: str, path: str | Path, data: bytes) -> None:
