@@ -105,7 +105,8 @@ class VolumeTrees(abc.ABC):
 
 
 class Subject(NamedTuple):
-    """A snapshot to be read. changed: what changed since the request's base; None when that is not
+    """A snapshot to be read. guid: that of the snapshot of the whole volume, which is not deleted
+    meanwhile. changed: what changed since the request's base; None when that is not
     known, `OSError` when it cannot be found out. tree: of what is no folder: makes its tree, which
     is written to the given file; changes are not known then. parts: how many snapshots one of the
     volume consists of. close: called when the tree is done, or given up.
@@ -189,7 +190,7 @@ class TreeStore:
         lock = -1
         try:
             files.make_directory("VERIFY:FOLDER", self._folder, mode=0o700)
-            lock = self._locked(request.guid)
+            lock = self._locked(request.guid, subject.guid)
             base, why = self._base(request, subject)
             mode = request.mode
             if mode is VerifyMode.CHANGED and base is None:
@@ -207,7 +208,8 @@ class TreeStore:
                 os.close(lock)
             raise
 
-    def _locked(self, guid: str) -> int:
+    def _locked(self, guid: str, kept: str) -> int:
+        """kept: the snapshot that is not deleted meanwhile."""
         path = self._file(guid, _LOCK)
         steps.reached("VERIFY:LOCK")
         with contextlib.ExitStack() as stack:
@@ -220,7 +222,7 @@ class TreeStore:
                     hint="Try again when that is done.",
                 )
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, guid.encode(), 0)
+            os.pwrite(descriptor, kept.encode(), 0)
             stack.pop_all()
             return descriptor
 

@@ -114,7 +114,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         labs = [name for name in LABS if not (inside and name.startswith(away))]
         module, own = metafunc.module.__name__, ("user_snapshots", "owners_snapshots")
         named = any(part in metafunc.function.__name__ for part in own)
-        if named or module.endswith((".test_copies", ".test_verification")):
+        if named or module.endswith(".test_copies"):
             # A volume with nested ones has none of these.
             labs = [name for name in labs if not name.endswith("_nested")]
         if metafunc.definition.get_closest_marker("one_volume") is not None:

@@ -145,6 +145,22 @@ def entries(
     return found
 
 
+def holder(place: Layout, guid: str) -> tuple[SnapshotEntry, str] | None:
+    """The snapshot of which the one with that identity is a member, and the member's path."""
+    found = (
+        (one, member.path)
+        for one in references(place)
+        for member in legible_members(one)
+        if member.guid == guid
+    )
+    return next(found, None)
+
+
+def member_entry(place: Layout, guid: str) -> SnapshotEntry | None:
+    """The snapshot of a member; that of the root, too."""
+    return store.find(place, guid) or store.find(place.inner, guid)
+
+
 # Taking
 
 

@@ -17,7 +17,7 @@ import json
 from collections.abc import Sequence
 from typing import ClassVar
 
-from mirrord.core.errors import Diverged, Unsupported
+from mirrord.core.errors import Damaged, Diverged, Unsupported
 from mirrord.core.model import (
     Changes,
     Delta,
@@ -30,6 +30,7 @@ from mirrord.core.model import (
     Staging,
     VolumeFacts,
 )
+from mirrord.core.verification import VerifyRequest
 from mirrord.drivers import refusals
 from mirrord.drivers.btrfs import (
     assemble,
@@ -51,6 +52,7 @@ from mirrord.drivers.btrfs.store import SnapshotEntry
 from mirrord.drivers.btrfs.stream import BtrfsSendStream, Checkpoint, useless
 from mirrord.drivers.contract import Capability, Pool
 from mirrord.drivers.memberstreams import DONE, FULL, Manifest, Member, TreeSendStream
+from mirrord.drivers.snapshottrees import Changed, Subject
 from mirrord.system import files
 
 _PIECE_BYTES = 1 << 20
@@ -64,7 +66,7 @@ class NestedDriver(BtrfsDriver):
     _delete = staticmethod(assemble.delete_snapshot)
     _commit = staticmethod(nested_receive.commit)
     capabilities: ClassVar[Capability] = Capability.FILES | Capability.RESUME
-    capabilities |= Capability.SHOW_LATER
+    capabilities |= Capability.SHOW_LATER | Capability.VERIFY
 
     @guarded
     def facts(self) -> VolumeFacts:
@@ -131,6 +133,33 @@ class NestedDriver(BtrfsDriver):
         one = refusals.demand_snapshot(store.find(place, guid), str(self), guid)
         found = nested.of(place)
         return not nested_live.unchanged(place, place.view, found, one, str(self))
+
+    # Verification
+
+    def _subject(self, request: VerifyRequest) -> Subject:
+        """One member of a snapshot: what users see of it, where its tree was assembled."""
+        place = self._place()
+        whole, path = nested.holder(place, request.guid) or (None, "")
+        whole = refusals.demand_snapshot(whole, str(self), request.guid)
+        found = nested.member_entry(place, request.guid)
+        own = refusals.demand_snapshot(found, str(self), request.guid)
+        tree = assemble.shown_path(whole)
+        shown = tree / path if tree is not None else own.path
+        if not subvolume.is_subvolume(shown):
+            raise Damaged(
+                "a nested subvolume is missing in the tree that is shown",
+                where=str(shown),
+                hint="The next update that transfers anything shows a new tree.",
+            )
+
+        def changed() -> Changed | None:
+            base = nested.member_entry(place, request.base)
+            if base is None or not (base.snapshot.intact and own.snapshot.intact):
+                return None
+            return walk.changed_since(base, own, str(self))
+
+        parts = len(nested.legible_members(whole))
+        return Subject(whole.snapshot.guid, str(shown), changed, parts=parts)
 
     # Source
 

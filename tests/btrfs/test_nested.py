@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,6 +67,42 @@ def test_nested_subvolumes_are_shown_in_their_places_and_follow_their_uuids(worl
     subprocess.run(["btrfs", "-q", "subvolume", "delete", home / "new"], check=True)
     world.service.update(NAME)
     assert in_step(world) and not (view(world) / "new").exists()
+
+
+def test_every_nested_subvolume_is_verified_as_it_is_shown(world: World) -> None:
+    def differences(**options: Any) -> list[tuple[str, str]]:
+        done = world.service.verify(NAME, **options)
+        return [(one["path"], one["what"]) for one in done.data["differences"]]
+
+    home = source(world)
+    (home / "a/deep/data").write_bytes(os.urandom(1 << 20))
+    world.initialized(nested=True)
+    assert differences() == []
+    (home / "a").rename(home / "c")  # names are exchanged
+    (home / "b").rename(home / "a")
+    (home / "c").rename(home / "b")
+    (home / "b/deep/file").write_text("changed")
+    btrfs.make_subvolume(home / "new")
+    (home / "new/file").write_text("new")
+    world.service.update(NAME)
+    done = world.service.verify(NAME, changed=True)
+    found = [one.lstat() for one in home.rglob("*")]
+    files = {(one.st_dev, one.st_ino) for one in found if stat.S_ISREG(one.st_mode)}
+    assert done.data["equal"] and done.data["files"] == len(files)
+    (home / "b/deep/file").write_text("changed again")
+    world.service.update(NAME)
+    done = world.service.verify(NAME, changed=True)
+    assert done.data["equal"] and 0 < sum(done.data["read_bytes"].values()) < 1 << 20
+    shown = view(world) / "b/deep"
+    for read_only in ("false", "true"):
+        subprocess.run(["btrfs", "property", "set", shown, "ro", read_only], check=True)
+        if read_only == "false":
+            with (shown / "data").open("r+b") as file:
+                file.write(b"damage")
+    assert differences() == [("b/deep/data", "metadata"), ("b/deep/data", "content")]
+    (home / "a/file").write_text("again")
+    world.service.update(NAME)  # a new tree, from the members' snapshots
+    assert differences() == []
 
 
 def test_a_renamed_subvolume_is_not_sent_again(world: World) -> None:

@@ -27,6 +27,7 @@ class NestedLab(BtrfsLab):
         for inner in (INNER, INNERMOST):
             (self._source / inner).parent.mkdir(parents=True, exist_ok=True)
             btrfs.make_subvolume(self._source / inner)
+        (self._source / INNER / "file").write_text("inner")
         btrfs.fill(self._source / INNERMOST, seed=1)
 
     def source(self) -> Driver:
