@@ -85,7 +85,7 @@ NESTED_LIFE = (
     "test_reverse_of_a_working_mirror_carries_the_last_changes_first",
 )
 #: What such a volume does not have.
-NOT_NESTED = ("a_copy", "user_snapshots")
+NOT_NESTED = ("user_snapshots",)
 #: Of the contract, over an agent; the rest is `nightly`.
 NESTED_REMOTE = ("test_transfer.py", "test_switching.py")
 #: Of sets, on block volumes, too. What else a fault does to the members of a set is the engine's,
@@ -112,9 +112,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if suite == "contract":
         away = (*MACHINE_SETS, "lab_remote")
         labs = [name for name in LABS if not (inside and name.startswith(away))]
-        module, own = metafunc.module.__name__, ("user_snapshots", "owners_snapshots")
-        named = any(part in metafunc.function.__name__ for part in own)
-        if named or module.endswith(".test_copies"):
+        own = ("user_snapshots", "owners_snapshots")
+        if any(part in metafunc.function.__name__ for part in own):
             # A volume with nested ones has none of these.
             labs = [name for name in labs if not name.endswith("_nested")]
         if metafunc.definition.get_closest_marker("one_volume") is not None:

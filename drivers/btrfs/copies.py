@@ -9,17 +9,29 @@ from __future__ import annotations
 import errno
 import os
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 from mirrord.core.errors import Refused
 from mirrord.drivers import refusals
 from mirrord.drivers.btrfs import layout, store, subvolume
 from mirrord.drivers.btrfs.layout import Layout
+from mirrord.drivers.btrfs.store import SnapshotEntry
 from mirrord.system import files
 
 
-def begin(place: Layout, wanted: str, where: str) -> Path:
-    """See `Driver.begin_test`; returns the copy's path."""
+def snapshot(shown: SnapshotEntry, path: Path) -> None:
+    """Make the copy of a single subvolume."""
+    subvolume.snapshot("BTRFS:COPY:SNAPSHOT", shown.path, path, read_only=False)
+
+
+def begin(
+    place: Layout,
+    wanted: str,
+    where: str,
+    make: Callable[[SnapshotEntry, Path], None] = snapshot,
+) -> Path:
+    """See `Driver.begin_test`; returns the copy's path. make: makes it, in one step."""
     there = find(place)
     if there is not None and wanted in ("", str(there)):
         return there
@@ -35,7 +47,7 @@ def begin(place: Layout, wanted: str, where: str) -> Path:
         raise refusals.parent_missing("the copy", str(path), str(path.parent))
     layout.write_copy("BTRFS:COPY:RECORD", place, str(path), shown.info.uuid)
     try:
-        subvolume.snapshot("BTRFS:COPY:SNAPSHOT", shown.path, path, read_only=False)
+        make(shown, path)
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
@@ -48,11 +60,12 @@ def begin(place: Layout, wanted: str, where: str) -> Path:
     return path
 
 
-def end(place: Layout) -> bool:
-    """See `Driver.end_test`."""
+def end(place: Layout, parts: Callable[[Path], list[str]] = lambda _path: []) -> bool:
+    """See `Driver.end_test`. parts: the nested subvolumes with which the copy was made."""
     path = find(place)
     if path is not None:
-        nested = store.nested_names(path, limit=1)
+        ours = parts(path)
+        nested = [name for name in store.nested_names(path) if name not in ours]
         if nested:
             raise Refused(
                 f"the copy contains the subvolume '{nested[0]}'",
@@ -68,7 +81,7 @@ def end(place: Layout) -> bool:
                 why=f"it is or was the source of another mirror: {own[-1].snapshot.name}",
                 hint="Delete that mirror and these snapshots; or rename the copy to keep it.",
             )
-        subvolume.delete("BTRFS:COPY:DELETE", path)
+        subvolume.delete_all("BTRFS:COPY:DELETE", path, ours)
         files.sync_directory(path.parent)
     if place.copy_file.exists():
         files.remove_file("BTRFS:COPY:FORGET", place.copy_file)

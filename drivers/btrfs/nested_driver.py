@@ -34,6 +34,7 @@ from mirrord.core.verification import VerifyRequest
 from mirrord.drivers import refusals
 from mirrord.drivers.btrfs import (
     assemble,
+    copies,
     layout,
     nested,
     nested_live,
@@ -66,7 +67,7 @@ class NestedDriver(BtrfsDriver):
     _delete = staticmethod(assemble.delete_snapshot)
     _commit = staticmethod(nested_receive.commit)
     capabilities: ClassVar[Capability] = Capability.FILES | Capability.RESUME
-    capabilities |= Capability.SHOW_LATER | Capability.VERIFY
+    capabilities |= Capability.SHOW_LATER | Capability.VERIFY | Capability.COPY
 
     @guarded
     def facts(self) -> VolumeFacts:
@@ -282,8 +283,9 @@ class NestedDriver(BtrfsDriver):
         for one in nested_receive.stagings(place):
             nested_receive.discard(place, one.transfer_id, str(self))
         assemble.discard(place.inner.store / "building")
-        if nested_live.begun_file(place).exists():
-            files.remove_file("BTRFS:FORGET:MARK", nested_live.begun_file(place))
+        for path in (nested_live.begun_file(place), nested_live.copy_file(place)):
+            if path.exists():
+                files.remove_file("BTRFS:FORGET:MARK", path)
         files.remove_folder("BTRFS:FORGET:STORE", place.inner.store / "transfers")
         if place.inner.store.is_dir():
             layout.remove_empty_store(place.inner)
@@ -325,15 +327,18 @@ class NestedDriver(BtrfsDriver):
             files.remove_file("BTRFS:ROLLBACK:THAWED", place.frozen_file)
         return super().rollback(guid, mirror_id=mirror_id, keep_as=keep_as)
 
+    @guarded
     def begin_test(self, place: str = "") -> VolumeFacts:
         """See `Driver.begin_test`."""
-        raise Unsupported(
-            "volumes with nested subvolumes do not support writable copies", where=str(self)
-        )
+        here = self._mirror_place()
+        parts = nested_live.CopyParts(here, str(self))
+        return NestedDriver(str(copies.begin(here, place, str(self), parts.make))).facts()
 
+    @guarded
     def end_test(self) -> bool:
         """See `Driver.end_test`."""
-        return False
+        place = self._place()
+        return copies.end(place, nested_live.CopyParts(place, str(self)).of)
 
 
 def _sums(every: list[Delta]) -> tuple[int, int, int]:

@@ -14,6 +14,7 @@ from mirrord.drivers.btrfs import assemble, failover, layout, nested, subvolume
 from mirrord.drivers.btrfs.layout import Layout
 from mirrord.drivers.btrfs.nested import Found
 from mirrord.drivers.btrfs.store import SnapshotEntry
+from mirrord.system import files
 
 
 class NestedParts(failover.Parts):
@@ -56,6 +57,38 @@ class NestedParts(failover.Parts):
     def delete(self, wrapper: Path) -> None:
         """See `Parts.delete`. It disappears in one step: what is kept is complete."""
         assemble.remove(self._place, wrapper)
+
+
+class CopyParts:
+    """The writable copy of what a destination shows (copies.py), with its nested subvolumes."""
+
+    def __init__(self, place: Layout, where: str) -> None:
+        self._place, self._where = place, where
+
+    def make(self, shown: SnapshotEntry, path: Path) -> None:
+        """Assemble it, list what is nested in it, and move it to its path."""
+        folder = self._place.inner.store / "building"
+        assemble.discard(folder)
+        files.make_directory("BTRFS:COPY:FOLDER", folder, mode=0o700)
+        files.make_directory("BTRFS:COPY:FOLDER", folder / layout.TREE)
+        tree = folder / layout.TREE / path.name
+        try:
+            assemble.make(self._place, shown, tree, self._where)
+            made = nested.find(tree).members
+            layout.write_parts("BTRFS:COPY:PARTS", copy_file(self._place), made)
+            files.rename("BTRFS:COPY:PLACE", tree, path)
+        finally:
+            assemble.discard(folder)
+
+    def of(self, copy: Path) -> list[str]:
+        """Where they are in the copy now."""
+        ours = {uuid for uuid, _last in layout.read_parts(copy_file(self._place)).values()}
+        return [path for path, info in subvolume.below_with_info(copy) if info.uuid in ours]
+
+
+def copy_file(place: Layout) -> Path:
+    """The file that lists the nested subvolumes of the writable copy."""
+    return place.inner.store / "copy.json"
 
 
 def begun_file(place: Layout) -> Path:

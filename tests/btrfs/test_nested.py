@@ -105,6 +105,31 @@ def test_every_nested_subvolume_is_verified_as_it_is_shown(world: World) -> None
     assert differences() == []
 
 
+def test_a_writable_copy_has_the_nested_subvolumes_and_nothing_of_a_user_goes_with_it(
+    world: World,
+) -> None:
+    world.initialized(nested=True)
+    other = str(source(world).with_name("copy"))
+    with pytest.raises(Refused, match="on the destination's file system"):
+        world.service.begin_test(NAME, place=other)
+    copy = Path(world.service.begin_test(NAME).data["location"])
+    assert btrfs.digest(copy) == btrfs.digest(view(world))
+    (copy / "a/deep/file").write_text("tried")
+    (copy / "a/deep").rename(copy / "moved")
+    btrfs.make_subvolume(copy / "b/own")
+    (copy / "b/own/file").write_text("of a user")
+    (source(world) / "b/file").write_text("newer")
+    world.service.update(NAME)
+    assert in_step(world) and (copy / "moved/file").read_text() == "tried"
+    with pytest.raises(Refused, match="contains the subvolume 'b/own'"):
+        world.service.end_test(NAME)
+    assert (copy / "moved/file").read_text() == "tried"
+    (copy / "b/own").rename(copy.with_name("kept"))
+    assert world.service.end_test(NAME).status == "done"
+    assert not copy.exists() and (copy.with_name("kept") / "file").read_text() == "of a user"
+    assert in_step(world)
+
+
 def test_a_renamed_subvolume_is_not_sent_again(world: World) -> None:
     home = source(world)
     (home / "a/data").write_bytes(os.urandom(4 << 20))
