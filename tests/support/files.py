@@ -48,6 +48,8 @@ _ACL = struct.pack(
 #: The file of programs that write numbers, one a line.
 WRITTEN = "written numbers"
 _PIECE = 1 << 16
+#: Enough to be sent in several pieces; every comparison of two volumes reads it several times.
+_BIG_BLOCKS = 256
 #: Nobody attacks: the quickest where the processor helps, and where it is emulated.
 _HASH = hashlib.sha256 if " sha_ni " in Path("/proc/cpuinfo").read_text() else hashlib.md5
 _ZEROS = bytes(_PIECE)
@@ -61,7 +63,7 @@ def fill(volume: Path, seed: int = 0, *, files: int = 30) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"file{number}").write_bytes(chance.randbytes(chance.choice([10, 3000, 90_000])))
     big = volume / "big"
-    big.write_bytes(chance.randbytes(3 << 20))
+    big.write_bytes(chance.randbytes(_BIG_BLOCKS << 12))
     reflink(big, volume / "reflink")
     os.link(big, volume / "hard link")
     os.symlink("big", volume / "symbolic")
@@ -97,7 +99,7 @@ def change(volume: Path, seed: int) -> None:
         target.write_bytes(chance.randbytes(chance.randrange(20_000)))
     with (volume / "big").open("r+b") as file:
         for _ in range(4):
-            file.seek(chance.randrange(700) * 4096)
+            file.seek(chance.randrange(_BIG_BLOCKS - 3) << 12)
             file.write(chance.randbytes(9000))
     with (volume / "sparse").open("r+b") as file:
         file.seek(chance.randrange(50 << 20))
