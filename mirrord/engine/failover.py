@@ -236,7 +236,7 @@ def resync(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
     with mirror.hold(Verb.RESYNC, activity=Activity.RESYNCING):
         recovered = recovery.recover(mirror)
         mirror.permit(Verb.RESYNC)
-        check_source(mirror.source.facts(), str(mirror.source), mirror.id)
+        check_source(mirror.source.facts(), str(mirror.source), mirror.id, initialized=True)
         half_switched.refuse_half_restored(mirror)
         if yes:  # all are set aside under one name
             half_switched.put_back(mirror, mirror.destination, strict=True)
@@ -384,7 +384,7 @@ def turned(mirror: Mirror) -> Result:
 def _plan_reverse(mirror: Mirror, *, planned: bool) -> FailbackPlan:
     source, destination = mirror.source, mirror.destination
     facts = source.facts()
-    check_source(facts, str(source), mirror.id)
+    check_source(facts, str(source), mirror.id, initialized=True)
     check_destination(destination.facts(), mirror)
     if facts.role is Role.MIRROR:
         raise Refused(

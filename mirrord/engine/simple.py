@@ -372,7 +372,8 @@ def choose_source(mirror: Mirror, ends: Mapping[str, direction.End]) -> Result:
                 f"'{site}' is not the source",
                 where=f"mirror '{mirror.name}'",
                 why=f"according to the volumes at both ends it is '{found}'",
-                hint=f"'mirrord reverse {mirror.name}' swaps the roles of the sites.",
+                hint=f"'mirrord reverse {mirror.name}' swaps the roles of the sites. If '{found}' "
+                f"is lost, 'mirrord break {mirror.name}' makes '{site}' writable.",
             )
         data = {"source": str(mirror.source), "destination": str(mirror.destination)}
         if known == site:

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import pytest
 
-from mirrord.core.errors import Busy, Damaged, NotFound, ProtocolError
+from mirrord.core.errors import Busy, Damaged, NoSpace, NotFound, ProtocolError
 from mirrord.core.verification import (
     BLOCKS_MAX,
     VerifyMode,
@@ -235,6 +235,21 @@ def test_a_sample_reads_about_its_share_and_the_same_blocks_at_both_ends(
     assert every.read_blocks == all_blocks
     retimed(two / "a/file", lambda path: path.chmod(0o751))
     assert computed(there, two, request).root != found.root  # metadata are compared completely
+
+
+def test_without_space_for_the_digests_it_is_said_where_to_free_some(
+    snapshots: tuple[Path, Path, TreeStore, TreeStore], tmp_path: Path
+) -> None:
+    place = tmp_path / "small"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "none", place], check=True)
+    try:
+        store = TreeStore(place / "verify", "one")
+        with pytest.raises(NoSpace, match="no space is left") as caught:
+            computed(store, snapshots[0], REQUEST)
+    finally:
+        btrfs.unmount(place)
+    assert str(place) in caught.value.where and "Free space there" in caught.value.hint
 
 
 def test_a_tree_that_is_damaged_is_not_used(

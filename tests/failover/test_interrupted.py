@@ -343,6 +343,26 @@ def test_a_lost_source_whose_restore_was_interrupted(world: World) -> None:
     assert world.in_step()
 
 
+def test_a_source_that_only_its_volume_shows_as_half_restored_is_a_problem(world: World) -> None:
+    """The catalogue was lost, or another host has taken over: no operation says so."""
+    world.initialized(keep_source=5, keep_destination=5)
+    first = world.lab.destination().snapshots()[0].name
+    world.lab.change(world.lab.source(), 80)
+    world.service.update(NAME)
+
+    def restore() -> object:
+        return world.service.restore_all(NAME, snapshot=first, yes=True)
+
+    crash_at(world, "CATALOGUE:OPERATION:PREPARED", restore)
+    assert not any("is read-only" in one for one in world.status()["problems"]), "it is explained"
+    world.forget_catalogue()
+    assert world.lab.source().facts().role is Role.MIRROR
+    [problem] = world.status()["problems"]
+    assert "is read-only" in problem and f"'mirrord restore {NAME} --all'" in problem
+    restore()
+    assert world.status()["problems"] == []
+
+
 @pytest.mark.parametrize("older", [False, True])
 def test_a_lost_source_that_returns_during_its_restore_is_kept_and_named(
     world: World, older: bool

@@ -178,6 +178,21 @@ def test_restore_all_creates_a_lost_source_again(files: tuple[World, Path]) -> N
     assert world.in_step()
 
 
+def test_a_source_that_is_missing_before_the_first_transfer_is_not_to_be_restored(
+    world: World,
+) -> None:
+    """There is nothing to restore it from; how a new one is made depends on its kind."""
+    world.create()
+    place = Path(world.lab.source().location)
+    place.rename(place.with_name("elsewhere"))
+    with pytest.raises(Refused, match="no volume at the source") as caught:
+        world.service.initialize(NAME)
+    made = {"btrfs": "btrfs subvolume create", "block": "mirrord volume create"}
+    assert f"'{made[world.lab.source().kind]}' creates a new one" in caught.value.hint
+    assert "restore" not in caught.value.hint
+    assert sum(one in caught.value.hint for one in made.values()) == 1
+
+
 def test_a_lost_source_whose_snapshots_are_there_needs_no_transfer(
     files: tuple[World, Path],
 ) -> None:
@@ -187,6 +202,7 @@ def test_a_lost_source_whose_snapshots_are_there_needs_no_transfer(
     with pytest.raises(Refused, match="no volume at the source") as caught:
         world.service.update(NAME)
     assert f"mirrord restore {NAME} --all" in caught.value.hint
+    assert "creates a new one" not in caught.value.hint
     assert world.service.restore_all(NAME, snapshot=None, yes=True).status == "done"
     assert world.source_content() == content
     assert (home / "etc" / "hosts").read_text() == "one\n"
