@@ -363,6 +363,23 @@ def test_a_source_that_only_its_volume_shows_as_half_restored_is_a_problem(world
     assert world.status()["problems"] == []
 
 
+@pytest.mark.parametrize("what", ["RELATE:RECORD", "COMMIT:ROOT:COPY"])
+def test_no_temporary_file_of_a_deleted_mirror_stays(world: World, what: str) -> None:
+    """Killed as its first relationship record, or the copy of a root record, was written."""
+    ends = world.lab.source(), world.lab.destination()
+    if ends[0].kind != "block" and what != "RELATE:RECORD":
+        return
+    folders = [Path(one.location).parent for one in ends]
+    world.create()
+    label = f"{ends[0].kind.upper()}:{what}:RENAME"
+    crash_at(world, label, lambda: world.service.initialize(NAME))
+    assert any(one for folder in folders for one in folder.rglob(".*.new"))
+    if what != "RELATE:RECORD":
+        world.service.break_off(NAME)
+    world.service.delete(NAME, yes=True, keep_snapshots=False)
+    assert [one for folder in folders for one in folder.rglob(".*.new")] == []
+
+
 @pytest.mark.parametrize("older", [False, True])
 def test_a_lost_source_that_returns_during_its_restore_is_kept_and_named(
     world: World, older: bool
