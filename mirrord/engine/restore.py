@@ -35,7 +35,7 @@ from mirrord.engine.failover import (
 )
 from mirrord.engine.mirror import Mirror, pick_snapshot
 from mirrord.engine.planlines import loss_lines, nested_lines, writer_lines
-from mirrord.system import command, steps
+from mirrord.system import command, files, steps
 
 _NAME_BYTES_MAX = 255
 _COPY_TIMEOUT_S = 24 * 3600.0
@@ -212,6 +212,7 @@ def _copy(old: Path, new: Path) -> None:
     if done.status != 0:
         _remove(staged)
         raise _not_restored(new, done.errors.strip().splitlines() or ["cp failed"])
+    files.sync_filesystem("RESTORE:SYNC", staged.parent)
     if os.path.lexists(new):
         kept = _beside(new, ".before-restore")
         if os.path.lexists(kept):
@@ -223,8 +224,7 @@ def _copy(old: Path, new: Path) -> None:
             )
         steps.reached("RESTORE:ASIDE")
         os.rename(new, kept)
-    steps.reached("RESTORE:RENAME")
-    os.rename(staged, new)
+    files.rename("RESTORE:RENAME", staged, new)
 
 
 def _not_restored(new: Path, said: Sequence[str]) -> MirrordError:

@@ -55,6 +55,29 @@ def test_a_lost_file_comes_back_with_all_that_belongs_to_it(files: tuple[World, 
     assert (after.st_mode, after.st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
 
 
+def test_what_was_restored_is_there_after_a_power_cut(tmp_path: Path) -> None:
+    """The image is copied while it is mounted, and the copy is mounted."""
+    content = os.urandom(1 << 20)
+    with btrfs.filesystem(size_mib=256, options="commit=300") as here, btrfs.folders() as ends:
+        lab = BtrfsLab(here, ends[1])
+        home = Path(lab.source().location)
+        (home / "file").write_bytes(content)
+        world = World(lab, tmp_path / "home").initialized()
+        (home / "file").unlink()
+        subprocess.run(["sync", "-f", home], check=True)
+        restore(world, "file")
+        world.close()
+        cut = tmp_path / "cut"
+        subprocess.run(["cp", "--sparse=always", here.parent / "image", cut], check=True)
+    again = tmp_path / "again"
+    again.mkdir()
+    subprocess.run(["mount", "-o", "loop", cut, again], check=True)
+    try:
+        assert (again / "home/file").read_bytes() == content
+    finally:
+        btrfs.unmount(again)
+
+
 def test_a_whole_folder_comes_back(files: tuple[World, Path]) -> None:
     world, home = files
     shutil.rmtree(home / "etc")
