@@ -19,6 +19,7 @@ from mirrord.core.model import Role, SnapshotKind
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, Already, State, Verb
 from mirrord.core.units import counted, format_size
+from mirrord.drivers.pins import VERIFYING
 from mirrord.engine import (
     cascade,
     direction,
@@ -343,7 +344,7 @@ def _drop_references(mirror: Mirror) -> int:
             mirror.catalogue.hand_over(mirror.id, guid, ids)
             del mine[guid]
         for snapshot in here:
-            pinned = set(snapshot.pinned) - {mirror.id}  # other mirrors need it
+            pinned = set(snapshot.pinned) - {mirror.id, VERIFYING}  # other mirrors need it
             if snapshot.kind is SnapshotKind.REFERENCE and snapshot.guid in mine and not pinned:
                 mirror.source.delete_snapshot(snapshot.guid)
                 count += 1
