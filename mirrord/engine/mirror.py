@@ -363,7 +363,7 @@ def check_source(
             why=note or "nothing is at that path",
             hint=f"Check the path, and that its file system is mounted. {hint}",
         )
-    if facts.role is Role.MIRROR and facts.mirror_id == mirror_id:
+    if is_half_restored(facts, mirror_id):
         raise Refused(
             "the source is read-only: it is the destination of this same mirror",
             where=where,
@@ -389,6 +389,12 @@ def check_source(
         hint="To convert a folder, use 'btrfs subvolume create NEW' and 'cp -a --reflink'; to "
         "create a block volume, use 'mirrord volume create'.",
     )
+
+
+def is_half_restored(facts: VolumeFacts, mirror_id: str) -> bool:
+    """Whether a source is what a `restore --all` has left that did not finish."""
+    given_up = not facts.mirror_id and not facts.shown
+    return facts.role is Role.MIRROR and (facts.mirror_id == mirror_id or given_up)
 
 
 def _confirmed(facts: VolumeFacts, snapshots: list[Snapshot]) -> Confirmed:

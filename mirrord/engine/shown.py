@@ -16,7 +16,7 @@ from mirrord.core.states import State
 from mirrord.core.units import format_size
 from mirrord.drivers.contract import Driver
 from mirrord.engine import relation
-from mirrord.engine.mirror import Mirror, one_line
+from mirrord.engine.mirror import Mirror, is_half_restored, one_line
 from mirrord.system import clock, locks
 from mirrord.system.waiting import LOOK_S
 
@@ -90,7 +90,7 @@ def look_at_source(mirror: Mirror) -> tuple[Finding, ...]:
     if facts.frozen and unexplained:
         text = f"the source {mirror.source} is frozen; 'mirrord abort {mirror.name}' thaws it"
         return (Finding(AlarmKind.SOURCE, Level.ERROR, text),)
-    if facts.role is Role.MIRROR and facts.mirror_id == mirror.id and unexplained:
+    if unexplained and is_half_restored(facts, mirror.id):
         text = (
             f"the source {mirror.source} is read-only: a 'restore --all' was interrupted; 'mirrord "
             f"restore {mirror.name} --all' finishes it"

@@ -196,6 +196,21 @@ def test_the_same_command_again_finishes_a_reverse_and_does_not_turn_it_back(wor
     assert world.status()["state"] == "mirrored"
 
 
+@pytest.mark.parametrize("verb", ["abort", "resume-operation"])
+def test_a_command_that_has_finished_a_reverse_says_so(world: World, verb: str) -> None:
+    """It turned the sites: the mirror was opened again, and nothing was left to do."""
+    world.initialized()
+    before = world.status()["source"]
+    world.lab.change(world.lab.source(), 65)
+    crash_at(world, "CATALOGUE:OPERATION:PROMOTED", lambda: world.service.reverse(NAME, yes=True))
+    if verb == "abort":
+        done = world.service.abort(NAME, hard=False)
+    else:
+        done = world.service.resume_operation(NAME, yes=True)
+    assert done.status == "done" and "The interrupted reverse of 'home' was finished" in done.text
+    assert world.again().status(NAME)[0].reading.source != before
+
+
 def test_a_planned_reverse_that_is_given_up_after_its_last_update(world: World) -> None:
     """Somebody wrote just before the source was frozen."""
     world.initialized()

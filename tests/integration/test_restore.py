@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,9 +19,13 @@ from mirrord.core.errors import (
     Unsupported,
     UsageError,
 )
+from mirrord.core.model import Role
+from mirrord.drivers.block.volume import Volume
 from tests.contract import lab_block
 from tests.contract.lab_btrfs import BtrfsLab
+from tests.failover.volumes import lose
 from tests.support import btrfs
+from tests.support.service import until
 from tests.support.world import NAME, World
 
 
@@ -214,6 +219,41 @@ def test_a_source_that_is_missing_before_the_first_transfer_is_not_to_be_restore
     assert f"'{made[world.lab.source().kind]}' creates a new one" in caught.value.hint
     assert "restore" not in caught.value.hint
     assert sum(one in caught.value.hint for one in made.values()) == 1
+
+
+def test_a_restore_that_is_aborted_ends_and_can_be_given_up(world: World) -> None:
+    """Its recovery would go on with the transfer: neither `abort` nor the daemon begins that."""
+    source, amount = world.lab.source(), 8 << 20
+    if source.kind == "block":
+        amount = 3 << 20
+        with Volume.open(source.location, writable=True) as volume:
+            volume.write(0, os.urandom(amount))
+    else:
+        (Path(source.location) / "large").write_bytes(os.urandom(amount))
+    world.create(throttle="1GiB/s")
+    world.service.initialize(NAME)
+    content = world.view_content()
+    definition = world.paths.mirrors / f"{NAME}.toml"
+    slow = definition.read_text().replace("1GiB/s", f"{amount // 64}B/s")
+    definition.write_text(slow)
+    lose(world.lab, source)
+    words = world.command("restore", NAME, "--all", "--yes")
+    with subprocess.Popen(words, env=world.environment(), stderr=subprocess.PIPE) as restore:
+        until(lambda: world.status()["activity"] == "transferring")
+        done = world.service.abort(NAME, hard=False)
+        assert restore.wait() == 1
+    assert "was ended; the source is not complete" in done.text and done.data["stopped"]
+    assert f"mirrord abort {NAME} --hard" in done.text
+    time.sleep(1)
+    status = world.status()
+    assert status["activity"] == "idle" and "interrupted restore waits" in status["problems"][0]
+    assert world.lab.source().facts().role is not Role.LIVE
+    world.service.abort(NAME, hard=True)
+    [problem] = [one for one in world.status()["problems"] if one.startswith("the source")]
+    assert "is missing" in problem or "read-only" in problem
+    definition.write_text(slow.replace(f"{amount // 64}B/s", "1GiB/s"))
+    assert world.service.restore_all(NAME, snapshot=None, yes=True).status == "done"
+    assert world.source_content() == content and world.status()["problems"] == []
 
 
 def test_a_lost_source_whose_snapshots_are_there_needs_no_transfer(
