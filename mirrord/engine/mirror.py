@@ -354,7 +354,8 @@ def check_source(
         return
     note = facts.notes[0] if facts.notes else ""
     if facts.role is Role.ABSENT:
-        hint = f"'{_CREATING.get(facts.kind, 'mirrord volume create')}' creates a new one."
+        creating = _CREATING.get(facts.kind, "mirrord volume create")
+        hint = f"'{creating}' creates a new one."
         if initialized:
             hint = f"If it is lost, 'mirrord restore {MIRROR} --all' creates it again."
         raise Refused(

@@ -171,7 +171,7 @@ def test_the_size_that_an_end_claims_does_not_decide_how_much_is_asked(
     asked: list[int] = []
 
     def nodes(*words: Any) -> list[VerifyNode]:
-        lies = {"size": 1 << 60, "content": b"other", "unreadable": unreadable}
+        lies: dict[str, Any] = {"size": 1 << 60, "content": b"other", "unreadable": unreadable}
         return [
             node._replace(node=b"other", **(lies if node.kind == "f" else {}))
             for node in (here, there)[liar].nodes(*words)
@@ -185,7 +185,7 @@ def test_the_size_that_an_end_claims_does_not_decide_how_much_is_asked(
     liars = SimpleNamespace(waiting=Waiting(), verify_nodes=nodes, verify_blocks=blocks)
     ends[liar] = cast(Verification, liars)
     with contextlib.suppress(ProtocolError):
-        found = {each.path: each for each in Descent(*ends, REQUEST).differences()}
+        found = {each.path: each for each in Descent(ends[0], ends[1], REQUEST).differences()}
         if not unreadable:
             assert found["a/file"].ranges == ((0, 1 << 60),)
     assert asked
@@ -213,7 +213,7 @@ def test_an_end_that_names_files_without_end_is_not_asked_without_end(
 
     liars = SimpleNamespace(waiting=Waiting(), verify_nodes=nodes, verify_blocks=None)
     ends[liar] = cast(Verification, liars)
-    found = [each.what for each in Descent(*ends, REQUEST).differences()]
+    found = [each.what for each in Descent(ends[0], ends[1], REQUEST).differences()]
     assert len(found) > NAMED_MAX and set(found) == {"missing", "extra"}
 
 

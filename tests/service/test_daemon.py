@@ -33,7 +33,6 @@ from mirrord.drivers.block.volume import Volume
 from mirrord.engine.limits import Limits
 from mirrord.engine.progress import RunFiles
 from mirrord.system.paths import Paths
-from tests.failover.test_interrupted import stopped_at
 from tests.service.conftest import Served
 from tests.support.labs import open_lab
 from tests.support.service import ServiceProcess, until
@@ -412,41 +411,6 @@ def test_the_status_of_all_shows_a_verb_that_did_not_wait_in_the_queue(
         world.initialized()
         asyncio.run(check())
         world.close()
-
-
-@pytest.mark.parametrize("held", [False, True])
-def test_an_operation_that_a_person_has_just_ended_is_not_taken_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bool
-) -> None:
-    """`abort` of a running restore: the daemon went on with it."""
-    recovered, taken_up = list[str](), threading.Event()
-
-    async def check() -> None:
-        daemon = Daemon(world.paths)
-        await daemon.begin()
-        stopped_at(
-            "ENGINE:SWITCH:CONFIRMED",
-            lambda: world.service.restore_all(NAME, snapshot=None, yes=True),
-        )
-        world.again()
-        if held:
-            daemon.scheduler.hold(NAME)
-        await daemon.refresh(NAME)
-        await asyncio.to_thread(taken_up.wait, 1 if held else 60)
-        await daemon.end(patience_s=9)
-
-    def recover(_service: api.Service, name: str) -> str:
-        taken_up.set()
-        recovered.append(name)
-        return "restore"
-
-    monkeypatch.setattr(api.Service, "recover", recover)
-    with open_lab("lab_block", tmp_path) as lab:
-        world = World(lab, tmp_path / "home")
-        world.initialized()
-        asyncio.run(check())
-        world.close()
-    assert recovered == ([] if held else [NAME])
 
 
 def test_a_stop_ends_what_is_taken_up_at_the_start(
