@@ -9,6 +9,7 @@ from typing import TypeVar
 from mirrord.core.errors import (
     MIRROR,
     Busy,
+    CheckpointUseless,
     Damaged,
     Diverged,
     MirrordError,
@@ -186,6 +187,16 @@ def stream_damaged(where: str, why: str, *, also: str = "") -> MirrordError:
         where=where,
         why=why,
         hint=f"Nothing was applied; run the same command again.{also}",
+    )
+
+
+def checkpoint_useless(where: str, why: str) -> CheckpointUseless:
+    """The other end has other data than what is sent now."""
+    return CheckpointUseless(
+        "the transfer cannot be resumed where it was interrupted",
+        where=where,
+        why=why,
+        hint="Run the same command again: it starts from the beginning.",
     )
 
 

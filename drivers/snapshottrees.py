@@ -31,7 +31,14 @@ from mirrord.drivers.pins import VERIFYING, Pins
 from mirrord.drivers.verification import Verification
 from mirrord.system import clock, files, locks, steps
 from mirrord.system.explain import quota_exceeded, read_only
-from mirrord.system.native import SnapshotTree, VolumeTree, tree_blocks, tree_children, tree_root
+from mirrord.system.native import (
+    SnapshotTree,
+    VolumeTree,
+    errno_of,
+    tree_blocks,
+    tree_children,
+    tree_root,
+)
 
 NAME = "verify"
 _LOCK, _PART, _TREE, _SAMPLE = ".lock", ".part", ".tree", ".sample"
@@ -248,22 +255,24 @@ class TreeStore:
         return (str(tree), *changed), ""
 
     def _failure(self, error: OSError, path: str) -> MirrordError:
-        if error.errno in (errno.ENOENT, errno.ESTALE):
+        number = errno_of(error)
+        if number in (errno.ENOENT, errno.ESTALE):
             return NotFound(
                 "the snapshot was deleted while it was verified",
                 where=self._where,
                 why=path,
                 hint="Run the same command again.",
             )
-        if error.errno == errno.EROFS:
+        if number == errno.EROFS:
             return read_only(str(self._folder), "a verification stores digests there")
-        if error.errno == errno.EDQUOT:
+        if number == errno.EDQUOT:
             return quota_exceeded(str(self._folder), "the digests of the snapshot are not stored")
-        if error.errno == errno.ENOSPC:
+        if number == errno.ENOSPC:
             return NoSpace(
                 "the digests of the snapshot cannot be stored: no space is left",
                 where=str(self._folder),
-                hint="They need 32 bytes for each 128 KiB and about 200 for each file.",
+                hint="Free space there and run the same command again. They need 32 bytes for each "
+                "128 KiB and about 200 for each file; no snapshot is affected.",
             )
         return IoFailed("the snapshot cannot be verified", where=self._where, why=str(error))
 

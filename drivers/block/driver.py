@@ -39,7 +39,7 @@ from mirrord.drivers.block.reclaim import reclaim_snapshots, reclaim_unheld
 from mirrord.drivers.block.rootrecord import Entry, RootRecord
 from mirrord.drivers.block.staging import StagingRecord
 from mirrord.drivers.block.store import BlockStore, io_errors
-from mirrord.drivers.block.stream import BlockSendStream, changes_of, delta_of
+from mirrord.drivers.block.stream import BlockSendStream, changes_of, delta_of, start_of
 from mirrord.drivers.block.trees import Trees
 from mirrord.drivers.block.volume import (
     Volume,
@@ -226,7 +226,7 @@ class BlockDriver(Trees, FileRecords, Driver, Clones):
     ) -> SendStream:
         """See stream.py."""
         record, one, other = self._pair(base, incremental)
-        start = int((checkpoint or {}).get("address", 0))
+        start = start_of(checkpoint, str(self))
         return BlockSendStream(self._path, record.identity, one, other, start)
 
     # Destination

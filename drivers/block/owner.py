@@ -16,10 +16,12 @@ from mirrord.drivers.block.transfer import (
     import_tar,
 )
 from mirrord.drivers.block.volume import Volume
+from mirrord.system import locks
 
 __all__ = [
     "Volume",
     "check_volume",
+    "delete_snapshot",
     "export_image",
     "export_tar",
     "find_snapshot",
@@ -39,6 +41,22 @@ def find_snapshot(volume: Volume, text: str) -> Snapshot:
         if text in (snapshot.guid, snapshot.name):
             return snapshot
     raise NotFound(f"no snapshot is called '{text}'", where=str(volume.path))
+
+
+#: How long a mirror that uses the volume is awaited.
+_PATIENCE_S = 5.0
+
+
+def delete_snapshot(path: Path, name: str) -> None:
+    """Delete a user snapshot; `Busy` while a mirror receives into the volume: what arrives would
+    be written to the blocks that the deletion returns to the file system.
+    """
+    driver, purpose = BlockDriver(str(path.absolute())), "deleting a snapshot"
+    with (
+        locks.waited_for(lambda: driver.lock(purpose), _PATIENCE_S),
+        Volume.managed(path, purpose) as volume,
+    ):
+        volume.delete_snapshot(find_snapshot(volume, name).guid)
 
 
 def promote(path: Path) -> None:

@@ -263,10 +263,12 @@ def store(op: str, path: Path, record: RootRecord, *, urgent: bool = False) -> N
     """
     data = encode(record)
     with io_errors(str(path), "writing the root record"):
-        if record.role is not Role.MIRROR and (path / COPY).exists():
-            if load_noting_damage(path)[1]:  # until then the copy is the only record
-                _replace(f"{op}:COPY:RESTORE", path, (path / COPY).read_bytes(), urgent=urgent)
-            files.remove_file(f"{op}:COPY:REMOVE", path / COPY)
+        if record.role is not Role.MIRROR:
+            if (path / COPY).exists():
+                if load_noting_damage(path)[1]:  # until then the copy is the only record
+                    _replace(f"{op}:COPY:RESTORE", path, (path / COPY).read_bytes(), urgent=urgent)
+                files.remove_file(f"{op}:COPY:REMOVE", path / COPY)
+            files.beside(path / COPY).unlink(missing_ok=True)
         _replace(op, path, data, urgent=urgent)
     if record.role is Role.MIRROR:
         _copy(op, path, data)

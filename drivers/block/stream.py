@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from mirrord.drivers.block.activemap import Run, added_runs
 from mirrord.drivers.block.format import BLOCK_BYTES, Root, number_of, segment_of, sum_of
 from mirrord.drivers.block.rootrecord import Entry
 from mirrord.drivers.block.store import BlockStore
-from mirrord.drivers.refusals import stream_damaged
+from mirrord.drivers.refusals import checkpoint_useless, stream_damaged
 from mirrord.drivers.streams import SendStream
 from mirrord.system.native import StreamChecksum
 
@@ -111,6 +111,14 @@ class BlockSendStream(SendStream):
         self._checksum.update(frame[: HEADER.size])
         self._blocks += blocks
         return frame
+
+
+def start_of(checkpoint: Mapping[str, int | str] | None, where: str) -> int:
+    """The first address of a stream that resumes there; `CheckpointUseless`."""
+    start = (checkpoint or {}).get("address", 0)
+    if not isinstance(start, int):
+        raise checkpoint_useless(where, f"{start!r:.60} is not an address")
+    return start
 
 
 def runs_from(runs: Iterator[Run], start: int) -> Iterator[Run]:

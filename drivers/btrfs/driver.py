@@ -371,6 +371,7 @@ class BtrfsDriver(Trees, FileRecords, Driver, Clones, Pool):
         if os.path.lexists(place.view) and place.shown_wrapper() is None:
             raise refusals.view_replaced(str(place.view))
         reserve.use(place, lambda: failover.promote(place, start, str(self), self._parts()))
+        failover.tidy(self._place(), self._parts())
 
     def _parts(self) -> failover.Parts:
         return failover.Parts()

@@ -21,7 +21,6 @@ from mirrord.drivers.btrfs.ioctl import as_mirrord_error, guarded, quota_exceede
 from mirrord.drivers.btrfs.layout import Layout
 from mirrord.drivers.btrfs.program import ProgramReceiver
 from mirrord.drivers.btrfs.store import SnapshotEntry
-from mirrord.drivers.btrfs.stream import useless
 from mirrord.drivers.streams import PipeSink, SendStream
 from mirrord.system import command, steps
 from mirrord.system.native import receive_program
@@ -80,7 +79,7 @@ class NativeReceiver(ProgramReceiver):
         kept_bytes = found.stream_bytes if same else 0
         if request.resume_bytes in (None, kept_bytes):
             return
-        error = useless(
+        error = refusals.checkpoint_useless(
             self._where,
             f"the checkpoint is now at {kept_bytes} bytes of the stream, "
             f"not {request.resume_bytes}",
@@ -180,7 +179,7 @@ def explain(kind: str, why: str, where: str, base_guid: str | None) -> MirrordEr
             hint="Use a newer kernel; in a container, allow CAP_SYS_ADMIN.",
         )
     if kind == "checkpoint":
-        return useless(where, why)
+        return refusals.checkpoint_useless(where, why)
     return TransferFailed(
         "the destination could not apply the stream",
         where=where,

@@ -50,7 +50,7 @@ from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.drivers.btrfs.ioctl import guarded
 from mirrord.drivers.btrfs.nested_receive import NestedReceiver
 from mirrord.drivers.btrfs.store import SnapshotEntry
-from mirrord.drivers.btrfs.stream import BtrfsSendStream, Checkpoint, useless
+from mirrord.drivers.btrfs.stream import BtrfsSendStream, Checkpoint
 from mirrord.drivers.contract import Capability, Pool
 from mirrord.drivers.memberstreams import DONE, FULL, Manifest, Member, TreeSendStream
 from mirrord.drivers.snapshottrees import Changed, Subject
@@ -243,7 +243,7 @@ class NestedDriver(BtrfsDriver):
                 try:
                     at = Checkpoint(int(found[0]), found[2])
                 except ValueError as error:
-                    raise useless(where, str(error)) from error
+                    raise refusals.checkpoint_useless(where, str(error)) from error
             return self._stream(bases[member.guid], entries[member.guid], where, at)
 
         return TreeSendStream(Manifest(tuple(members)), begin, piece_bytes=_PIECE_BYTES)

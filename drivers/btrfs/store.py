@@ -223,6 +223,11 @@ def sweep(place: Layout) -> None:
         for name in os.listdir(folder) if folder.is_dir() else ():
             wrapper = f"{folder}/{name}"
             if not subvolume.is_subvolume(f"{wrapper}/{name}"):
+                tree = f"{wrapper}/{layout.TREE}"
+                if os.path.isdir(tree):  # the snapshot was deleted by hand
+                    if os.listdir(tree):
+                        continue  # perhaps it is shown
+                    files.remove_directory("BTRFS:DELETE:TREE", tree)
                 for rest in os.listdir(wrapper):
                     steps.reached("BTRFS:DELETE:RECORD")
                     os.unlink(f"{wrapper}/{rest}")

@@ -17,8 +17,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from mirrord.core.errors import CheckpointUseless, Damaged, MirrordError, TransferFailed
+from mirrord.core.errors import Damaged, MirrordError, TransferFailed
 from mirrord.drivers.btrfs import ioctl
+from mirrord.drivers.refusals import checkpoint_useless
 from mirrord.drivers.streams import SendStream, Sink
 from mirrord.system import clock
 from mirrord.system.native import (
@@ -68,18 +69,10 @@ class Checkpoint(NamedTuple):
             return None
         stream_bytes, digest = checkpoint.get("bytes"), checkpoint.get("digest")
         if not isinstance(stream_bytes, int) or not isinstance(digest, str) or stream_bytes < 1:
-            raise useless(where, f"{dict(checkpoint)} is not a position in a btrfs stream")
+            raise checkpoint_useless(
+                where, f"{dict(checkpoint)} is not a position in a btrfs stream"
+            )
         return cls(stream_bytes, digest)
-
-
-def useless(where: str, why: str) -> CheckpointUseless:
-    """The other end has other data than what is sent now."""
-    return CheckpointUseless(
-        "the transfer cannot be resumed where it was interrupted",
-        where=where,
-        why=why,
-        hint="Run the same command again: it starts from the beginning.",
-    )
 
 
 def make_pipe() -> tuple[int, int]:
@@ -153,14 +146,16 @@ class BtrfsSendStream(SendStream):
         assert self._resume_from is not None
         chunk = self._read()
         if not chunk:
-            raise useless(self._where, "the stream is shorter than the part already received")
+            raise checkpoint_useless(
+                self._where, "the stream is shorter than the part already received"
+            )
         known = memoryview(chunk)[: self._left_bytes]
         self._digest.update(known)
         self._left_bytes -= len(known)
         if self._left_bytes:
             return
         if self._digest.hexdigest() != self._resume_from.digest:
-            raise useless(
+            raise checkpoint_useless(
                 self._where,
                 f"the first {self._resume_from.stream_bytes} bytes of the stream differ from what "
                 "was received",

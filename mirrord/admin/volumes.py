@@ -76,8 +76,8 @@ def snapshots(path: Path) -> list[dict[str, Any]]:
 
 def delete_snapshot(path: Path, name: str) -> None:
     """Delete a snapshot of the owner's own, also from a destination."""
-    with explained(), block_volumes().Volume.managed(path, "deleting a snapshot") as volume:
-        volume.delete_snapshot(block_volumes().find_snapshot(volume, name).guid)
+    with explained():
+        block_volumes().delete_snapshot(path, name)
 
 
 def import_(path: Path, what: Path | BinaryIO, *, tar: bool) -> int:

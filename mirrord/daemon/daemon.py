@@ -110,10 +110,8 @@ class Daemon:
             known = await self.workers.probe(read_all)
             broken = [each for each in known if each.operation]
             if broken and not self.scheduler.stopping:
-                say(
-                    "info",
-                    f"recovering the interrupted operation of {counted(len(broken), 'mirror')}",
-                )
+                count = counted(len(broken), "mirror")
+                say("info", f"recovering the interrupted operation of {count}")
                 self._tried = {each.definition.name: each.operation_ns for each in broken}
                 await asyncio.gather(*(self._recover(each) for each in broken))
                 if not self.scheduler.stopping:
@@ -363,14 +361,16 @@ class Daemon:
             self._poller.probe_now(name)
 
     def _take_up(self, known: Known) -> None:
-        """An operation was interrupted while the daemon ran: try to finish it, once. What recovery
-        leaves waits for a person.
+        """An operation was interrupted while the daemon ran: try to finish it, once; not one that
+        a person has just ended. What recovery leaves waits for a person.
         """
         name = known.definition.name
         left = any(fault.kind is AlarmKind.INTERRUPTED for fault in known.reading.faults)
         if not left or self._tried.get(name) == known.operation_ns or self.scheduler.stopping:
             return
         self._tried[name] = known.operation_ns
+        if self.scheduler.mirrors[name].held:
+            return
 
         async def work() -> None:
             await self._recover(known)

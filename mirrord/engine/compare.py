@@ -11,7 +11,7 @@ from functools import partial
 from itertools import islice, zip_longest
 from typing import NamedTuple
 
-from mirrord.core.errors import Refused, Unsupported
+from mirrord.core.errors import ProtocolError, Refused, Unsupported
 from mirrord.core.text import escaped
 from mirrord.core.verification import (
     BLOCK_BYTES,
@@ -29,6 +29,7 @@ from mirrord.drivers.verification import Verification, verification_of
 from mirrord.engine.crew import Crew
 
 _STEP_S = 1.0
+_DIGEST_BYTES = 32
 #: Differences that are named; the rest is not looked for.
 NAMED_MAX = 1000
 #: What has an empty path.
@@ -132,11 +133,24 @@ class Descent:
             one, other = pending.pop()
             yield from self._of_pair(one, other)
             if one.kind == other.kind == "d":
-                folder = {node.path: node for node in self._nodes(self._source, one.path)}
-                copy = {node.path: node for node in self._nodes(self._destination, one.path)}
+                folder, copy = self._folders(one.path)
                 pending += reversed(_unproven(folder, copy))
                 yield from (Difference(path, "missing") for path in sorted(folder.keys() - copy))
                 yield from (Difference(path, "extra") for path in sorted(copy.keys() - folder))
+
+    def _folders(self, path: str) -> tuple[dict[str, VerifyNode], dict[str, VerifyNode]]:
+        """What both ends have in a folder. When one says that it has so many more that no more of
+        them are named, the rest is not read.
+        """
+        here, there = dict[str, VerifyNode](), dict[str, VerifyNode]()
+        ends = self._nodes(self._source, path), self._nodes(self._destination, path)
+        for nodes in zip_longest(*ends):
+            for found, node in zip((here, there), nodes, strict=True):
+                if node is not None:
+                    found[node.path] = node
+            if abs(len(here) - len(there)) > NAMED_MAX:
+                break
+        return here, there
 
     def _nodes(self, end: Verification, folder: str) -> Iterator[VerifyNode]:
         after = ""
@@ -153,7 +167,8 @@ class Descent:
     def _of_pair(self, one: VerifyNode, other: VerifyNode) -> Iterator[Difference]:
         for node, end in ((one, "source"), (other, "destination")):
             if node.unreadable and node.kind != "d":
-                yield Difference(node.path, "unreadable", end, self._unreadable(node, end))
+                unreadable = self._unreadable(node, end, _blocks_of_both(one, other))
+                yield Difference(node.path, "unreadable", end, unreadable)
         if one.kind != other.kind:
             yield Difference(one.path, "type")
             return
@@ -166,28 +181,44 @@ class Descent:
         elif one.metadata == other.metadata and one.kind != "d" and one.node != other.node:
             yield Difference(one.path, "link")
 
-    def _unreadable(self, node: VerifyNode, end: str) -> tuple[tuple[int, int], ...]:
+    def _unreadable(self, node: VerifyNode, end: str, most: int) -> tuple[tuple[int, int], ...]:
         if node.kind != "f":
             return ()
         at = self._source if end == "source" else self._destination
-        digests = enumerate(self._blocks(at, node))
+        digests = enumerate(self._blocks(at, node, most))
         return _joined((n for n, digest in digests if digest == UNREADABLE), node.size)
 
     def _ranges(self, one: VerifyNode, other: VerifyNode) -> tuple[tuple[int, int], ...]:
-        here = list(self._blocks(self._source, one))
-        there = list(self._blocks(self._destination, other))
+        both, size = _blocks_of_both(one, other), max(one.size, other.size)
+        here = self._blocks(self._source, one, both)
+        there = self._blocks(self._destination, other, both)
         pairs = enumerate(zip_longest(here, there))
         wrong = (n for n, two in pairs if two[0] != two[1] and UNREADABLE not in two)
-        return _joined(wrong, max(one.size, other.size))
+        found, rest = list(_joined(wrong, size)), both * BLOCK_BYTES
+        if rest < size:  # only one of them has that
+            first = found.pop()[0] if found and sum(found[-1]) == rest else rest
+            found.append((first, size - first))
+        return tuple(found)
 
-    def _blocks(self, end: Verification, node: VerifyNode) -> Iterator[bytes]:
-        first, count = 0, -(-node.size // BLOCK_BYTES)
-        while first < count:
-            page = end.verify_blocks(self._request, node.path, first, BLOCKS_MAX)
+    def _blocks(self, end: Verification, node: VerifyNode, most: int) -> Iterator[bytes]:
+        """The digests of the first `most` blocks of a file, as far as there are any."""
+        first = 0
+        while first < most:
+            end.waiting.look()
+            count = min(BLOCKS_MAX, most - first)
+            page = end.verify_blocks(self._request, node.path, first, count)
             if not page:
                 return
-            yield from (page[at : at + 32] for at in range(0, len(page), 32))
-            first += len(page) // 32
+            if len(page) % _DIGEST_BYTES or len(page) > count * _DIGEST_BYTES:
+                raise ProtocolError("malformed digests from the other end", where=str(end))
+            for at in range(0, len(page), _DIGEST_BYTES):
+                yield page[at : at + _DIGEST_BYTES]
+            first += len(page) // _DIGEST_BYTES
+
+
+def _blocks_of_both(one: VerifyNode, other: VerifyNode) -> int:
+    """How many blocks of a file both ends say that they have: one of them may say anything."""
+    return -(-min(one.size, other.size) // BLOCK_BYTES)
 
 
 def _unproven(

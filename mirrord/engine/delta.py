@@ -6,7 +6,7 @@ from mirrord.core import names
 from mirrord.core.errors import NotFound
 from mirrord.core.model import Delta, Snapshot
 from mirrord.core.reports import DeltaReport
-from mirrord.core.states import Activity, Verb
+from mirrord.core.states import Activity, State, Verb
 from mirrord.engine import recovery
 from mirrord.engine.mirror import Mirror, check_source, check_there
 from mirrord.engine.update import check_descent
@@ -26,7 +26,9 @@ def delta(
         if mirror.catalogue.mirror(mirror.id) is None:  # it was lost: rebuild it from the ends
             check_there(mirror.destination.facts(), mirror)
             mirror.row()
-        check_source(mirror.source.facts(), str(mirror.source), mirror.id)
+        initialized = mirror.row().state is not State.UNINITIALIZED
+        facts = mirror.source.facts()
+        check_source(facts, str(mirror.source), mirror.id, initialized=initialized)
         here = mirror.source.snapshots()
         if incremental is None:
             check_descent(mirror, here, {one.guid for one in mirror.destination.snapshots()})

@@ -105,6 +105,7 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
         stack.enter_context(mirror.waiting.hurried(LOOK_S if apart else 0))
         there = mirror.destination.present()
         was_live = set(there.roles()) == {Role.LIVE}
+        kept = half_switched.kept(mirror, mirror.catalogue.operation(mirror.id))
         trouble = half_switched.put_back(mirror, there)
         if there is whole:
             trouble += _settle_for_break(mirror)
@@ -138,6 +139,10 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
             # Recovery must not do it later, unexpectedly.
             tolerated(lambda: mirror.catalogue.end(mirror.id))
             raise
+        trouble += [
+            f"what an interrupted command had set aside is kept as {name}"
+            for name in sorted(half_switched.kept(mirror) - kept)
+        ]
         end = partial(mirror.catalogue.end, mirror.id, state=State.BROKEN_OFF)
         trouble += tolerated(partial(end, event=("info", failover_steps.BROKEN_OFF)))
         tolerated(lambda: relation.ensure(mirror))
@@ -231,7 +236,7 @@ def resync(mirror: Mirror, *, yes: bool, force: bool = False) -> Result:
     with mirror.hold(Verb.RESYNC, activity=Activity.RESYNCING):
         recovered = recovery.recover(mirror)
         mirror.permit(Verb.RESYNC)
-        check_source(mirror.source.facts(), str(mirror.source), mirror.id)
+        check_source(mirror.source.facts(), str(mirror.source), mirror.id, initialized=True)
         half_switched.refuse_half_restored(mirror)
         if yes:  # all are set aside under one name
             half_switched.put_back(mirror, mirror.destination, strict=True)
@@ -379,7 +384,7 @@ def turned(mirror: Mirror) -> Result:
 def _plan_reverse(mirror: Mirror, *, planned: bool) -> FailbackPlan:
     source, destination = mirror.source, mirror.destination
     facts = source.facts()
-    check_source(facts, str(source), mirror.id)
+    check_source(facts, str(source), mirror.id, initialized=True)
     check_destination(destination.facts(), mirror)
     if facts.role is Role.MIRROR:
         raise Refused(

@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from mirrord.core.errors import Aborted, MirrordError, TransferFailed, copy_of
 from mirrord.core.model import Snapshot
@@ -183,9 +184,7 @@ class _Reading:
     def next_for(self, reader: _Reader) -> bytes | None:
         """The next chunk; b"" at the end; None: the reader was dropped."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: reader.ahead or reader.dropped or self._ended or self._error is not None
-            )
+            reader.waiting.until(partial(self._changed.wait_for, partial(self._is_due, reader)))
             if reader.dropped:
                 return None
             if reader.ahead:
@@ -196,6 +195,11 @@ class _Reading:
             if self._error is not None:
                 raise copy_of(self._error)
             return b""
+
+    def _is_due(self, reader: _Reader) -> bool:
+        """Whether the reader has to wait no longer."""
+        over = reader.dropped or self._ended or self._error is not None
+        return over or bool(reader.ahead)
 
     def leave(self, reader: _Reader) -> None:
         """The reader wants no more."""

@@ -4,12 +4,13 @@ catalogue says so: it was lost, or another host has taken over. On ZFS a live on
 
 from __future__ import annotations
 
+from mirrord.catalogue.store import Operation
 from mirrord.core import names
 from mirrord.core.errors import MirrordError, NotFound, Refused
-from mirrord.core.model import Role, Snapshot
+from mirrord.core.model import Role, Snapshot, SnapshotKind
 from mirrord.core.relationship import Intent
 from mirrord.engine.members import Members
-from mirrord.engine.mirror import Mirror, one_line, refuse_replaced
+from mirrord.engine.mirror import Mirror, one_line, refuse_replaced, tolerated
 
 
 def put_back(mirror: Mirror, there: Members, *, strict: bool = False) -> list[str]:
@@ -55,6 +56,21 @@ def _half_set_aside(mirror: Mirror, there: Members) -> str:
     sequence = names.sequence_of(known.set_aside, mirror.id)
     newest = names.last_sequence((one.name for one in there.snapshots()), mirror.id)
     return known.set_aside if sequence and sequence >= newest else ""
+
+
+def kept(mirror: Mirror, operation: Operation | None = None) -> set[str]:
+    """The names of what the destination keeps that was live once, without what the interrupted
+    `operation` has set aside.
+    """
+    listed: list[Snapshot] = []
+    tolerated(lambda: listed.extend(mirror.destination.snapshots()))
+    number = operation.arguments.sequence if operation is not None else 0
+    return {
+        one.name
+        for one in listed
+        if one.kind is SnapshotKind.DIVERGED
+        and not (number and names.sequence_of(one.name, mirror.id) == number)
+    }
 
 
 def check_begun(mirror: Mirror, chosen: Snapshot) -> None:

@@ -26,6 +26,9 @@ from mirrord.system.waiting import Waiting
 _LOCK_WAIT_S = 20.0
 #: Verbs whose permission depends on whether the destination is a mirror or live.
 _BY_STATE = frozenset({Verb.UPDATE, Verb.BREAK, Verb.RESYNC, Verb.REVERSE, Verb.RESTORE})
+#: How a volume is created, by its kind.
+_CREATING = dict.fromkeys(("btrfs", "btrfs-tree"), "btrfs subvolume create")
+_CREATING |= dict.fromkeys(("zfs", "zfs-tree"), "zfs create")
 
 
 def _no_room(_member: int, _need_bytes: int) -> None:
@@ -343,21 +346,25 @@ class Mirror:
         )
 
 
-def check_source(facts: VolumeFacts, where: str, mirror_id: str) -> None:
-    """Raise `Refused` when there is nothing to mirror."""
+def check_source(
+    facts: VolumeFacts, where: str, mirror_id: str, *, initialized: bool = False
+) -> None:
+    """Raise `Refused` when there is nothing to mirror. initialized: the destination has a copy."""
     if facts.role is Role.LIVE:
         return
     note = facts.notes[0] if facts.notes else ""
     if facts.role is Role.ABSENT:
+        creating = _CREATING.get(facts.kind, "mirrord volume create")
+        hint = f"'{creating}' creates a new one."
+        if initialized:
+            hint = f"If it is lost, 'mirrord restore {MIRROR} --all' creates it again."
         raise Refused(
             "there is no volume at the source",
             where=where,
             why=note or "nothing is at that path",
-            hint="Check the path, and that its file system is mounted. 'btrfs subvolume create' or "
-            f"'mirrord volume create' creates a new one; 'mirrord restore {MIRROR} --all' recovers "
-            "a lost one.",
+            hint=f"Check the path, and that its file system is mounted. {hint}",
         )
-    if facts.role is Role.MIRROR and facts.mirror_id == mirror_id:
+    if is_half_restored(facts, mirror_id):
         raise Refused(
             "the source is read-only: it is the destination of this same mirror",
             where=where,
@@ -383,6 +390,12 @@ def check_source(facts: VolumeFacts, where: str, mirror_id: str) -> None:
         hint="To convert a folder, use 'btrfs subvolume create NEW' and 'cp -a --reflink'; to "
         "create a block volume, use 'mirrord volume create'.",
     )
+
+
+def is_half_restored(facts: VolumeFacts, mirror_id: str) -> bool:
+    """Whether a source is what a `restore --all` has left that did not finish."""
+    given_up = not facts.mirror_id and not facts.shown
+    return facts.role is Role.MIRROR and (facts.mirror_id == mirror_id or given_up)
 
 
 def _confirmed(facts: VolumeFacts, snapshots: list[Snapshot]) -> Confirmed:

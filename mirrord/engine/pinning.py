@@ -17,7 +17,7 @@ from typing import NamedTuple
 from mirrord.core.errors import MirrordError
 from mirrord.core.model import Role, Snapshot, SnapshotKind
 from mirrord.drivers.contract import Driver
-from mirrord.drivers.pins import GUIDS_MAX
+from mirrord.drivers.pins import GUIDS_MAX, VERIFYING
 from mirrord.engine import plan
 from mirrord.engine.mirror import Mirror, one_line
 
@@ -53,8 +53,10 @@ def reasons(
     found = {}
     for snapshots, where in ((beyond, " at the other end"), (listed, "")):
         for guid, ids in of_others(mirror, snapshots).items():
-            labels = (f"{one} ('{names[one]}')" if one in names else one for one in ids)
-            found[guid] = f"pinned by mirror {', '.join(labels)}{where}"
+            mirrors = [one for one in ids if one != VERIFYING]
+            labels = (f"{one} ('{names[one]}')" if one in names else one for one in mirrors)
+            why = f"pinned by mirror {', '.join(labels)}" if mirrors else "it is being verified"
+            found[guid] = f"{why}{where}"
     return found
 
 

@@ -265,6 +265,8 @@ def make_room(mirror: Mirror, member: int, need_bytes: int, *, base: str | None)
     The file system may release space only some time after a deletion, so this waits for it.
     """
     facts, driver = mirror.destination.facts(), mirror.destination.drivers[member]
+    if driver.append_only:
+        return
     free_bytes = driver.facts().free_bytes
     there = mirror.destination.snapshots()
     protected = _bases_of_others(mirror) | pinning.reasons(mirror, there, ())

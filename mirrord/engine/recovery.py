@@ -332,9 +332,14 @@ def _settle_transfer(
     transfer_id, guid, show = arguments.transfer, arguments.guid, arguments.show
     staging = _staging(mirror, transfer_id)
     there = {snapshot.guid: snapshot for snapshot in mirror.destination.snapshots()}
+    # It was broken off since: this operation is of an older catalogue, or another host took over.
+    live = Role.LIVE in mirror.destination.roles()
     # What is to be verified before it is committed is resumed instead: that has still to be done.
     committable = staging is not None and staging.complete and not mirror.definition.verify.updates
-    if guid in there or committable:
+    if live and guid in there:
+        mirror.catalogue.end(mirror.id, transfer=(transfer_id, "done", {}))
+        return Recovered()
+    if not live and (guid in there or committable):
         snapshot = mirror.destination.commit(transfer_id, show=show)
         if not show:
             _drop_snapshot(mirror, operation)
@@ -351,7 +356,7 @@ def _settle_transfer(
         columns["stream_bytes"] = mirror.run.moved_bytes
         columns["duration_ms"] = round((clock.monotonic_s() - mirror.run.moved_since_s) * 1000)
     try:
-        pending = _pending(mirror, operation, staging)
+        pending = None if live else _pending(mirror, operation, staging)
     except (LinkLost, Unreachable):
         # What was received is kept: the next command may reach the source again.
         if not _is_kept(mirror, operation):

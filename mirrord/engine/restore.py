@@ -26,7 +26,7 @@ from mirrord.core.results import Result
 from mirrord.core.states import Activity, Verb
 from mirrord.core.text import escaped
 from mirrord.core.units import counted, format_few
-from mirrord.drivers.contract import Capability
+from mirrord.drivers.contract import Capability, Driver
 from mirrord.engine import failover_steps, pinning, places, plan, recovery
 from mirrord.engine.failover import (
     FailbackPlan,
@@ -35,7 +35,7 @@ from mirrord.engine.failover import (
 )
 from mirrord.engine.mirror import Mirror, pick_snapshot
 from mirrord.engine.planlines import loss_lines, nested_lines, writer_lines
-from mirrord.system import command, steps
+from mirrord.system import command, files, steps
 
 _NAME_BYTES_MAX = 255
 _COPY_TIMEOUT_S = 24 * 3600.0
@@ -212,6 +212,7 @@ def _copy(old: Path, new: Path) -> None:
     if done.status != 0:
         _remove(staged)
         raise _not_restored(new, done.errors.strip().splitlines() or ["cp failed"])
+    files.sync_filesystem("RESTORE:SYNC", staged.parent)
     if os.path.lexists(new):
         kept = _beside(new, ".before-restore")
         if os.path.lexists(kept):
@@ -223,8 +224,7 @@ def _copy(old: Path, new: Path) -> None:
             )
         steps.reached("RESTORE:ASIDE")
         os.rename(new, kept)
-    steps.reached("RESTORE:RENAME")
-    os.rename(staged, new)
+    files.rename("RESTORE:RENAME", staged, new)
 
 
 def _not_restored(new: Path, said: Sequence[str]) -> MirrordError:
@@ -304,10 +304,7 @@ def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[FailbackPlan, str | None]:
     common = plan.newest_complete_set(here, there, not_after=chosen.guid)
     if common is None:
         _refuse_partly_lost(mirror)
-    # (An interrupted restore may have prepared the location without receiving anything.)
-    begun = facts.role is Role.MIRROR and facts.mirror_id == mirror.id
-    lost_all = set(mirror.source.roles()) == {Role.ABSENT}
-    if lost_all or (begun and not mirror.source.snapshots()):
+    if all(_is_lost(mirror, one) for one in mirror.source.drivers):
         places.check_mounted(mirror, new_disk=True)
         line = f"restore '{mirror.name}': {where} is created again from {chosen.name}."
         base = common.guid if common else None
@@ -334,6 +331,15 @@ def _plan(mirror: Mirror, chosen: Snapshot) -> tuple[FailbackPlan, str | None]:
     return FailbackPlan(Verb.RESTORE, chosen, where, lost, lines, writers), common.guid
 
 
+def _is_lost(mirror: Mirror, driver: Driver) -> bool:
+    """Whether a volume of the source is missing, or what an interrupted restore has prepared there
+    has received nothing.
+    """
+    facts = driver.facts()
+    begun = facts.role is Role.MIRROR and facts.mirror_id in ("", mirror.id)
+    return facts.role is Role.ABSENT or (begun and not driver.snapshots())
+
+
 def _refuse_destination(mirror: Mirror) -> None:
     """`Refused` when the source is the destination of another mirror (a cascade)."""
     for one in mirror.source.drivers:
@@ -349,7 +355,7 @@ def _refuse_destination(mirror: Mirror) -> None:
 
 def _refuse_partly_lost(mirror: Mirror) -> None:
     """`Refused` when a member is lost and the others cannot be rolled back to the same set."""
-    lost = [str(one) for one in mirror.source.drivers if one.facts().role is Role.ABSENT]
+    lost = [str(one) for one in mirror.source.drivers if _is_lost(mirror, one)]
     if not lost or len(lost) == len(mirror.source.drivers):
         return
     raise Refused(

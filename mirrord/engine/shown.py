@@ -16,7 +16,7 @@ from mirrord.core.states import State
 from mirrord.core.units import format_size
 from mirrord.drivers.contract import Driver
 from mirrord.engine import relation
-from mirrord.engine.mirror import Mirror, one_line
+from mirrord.engine.mirror import Mirror, is_half_restored, one_line
 from mirrord.system import clock, locks
 from mirrord.system.waiting import LOOK_S
 
@@ -86,8 +86,15 @@ def look_at_source(mirror: Mirror) -> tuple[Finding, ...]:
     facts = _answer(mirror, mirror.source.facts)
     if facts is None:
         return ()
-    if facts.frozen and mirror.catalogue.operation(mirror.id) is None:
+    unexplained = mirror.catalogue.operation(mirror.id) is None
+    if facts.frozen and unexplained:
         text = f"the source {mirror.source} is frozen; 'mirrord abort {mirror.name}' thaws it"
+        return (Finding(AlarmKind.SOURCE, Level.ERROR, text),)
+    if unexplained and is_half_restored(facts, mirror.id):
+        text = (
+            f"the source {mirror.source} is read-only: a 'restore --all' was interrupted; 'mirrord "
+            f"restore {mirror.name} --all' finishes it"
+        )
         return (Finding(AlarmKind.SOURCE, Level.ERROR, text),)
     if facts.role not in (Role.ABSENT, Role.FOREIGN):
         return ()

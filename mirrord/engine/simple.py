@@ -17,8 +17,9 @@ from mirrord.core.errors import (
 )
 from mirrord.core.model import Role, SnapshotKind
 from mirrord.core.results import Result
-from mirrord.core.states import Activity, Already, State, Verb
+from mirrord.core.states import LIVE_VERBS, Activity, Already, State, Verb
 from mirrord.core.units import counted, format_size
+from mirrord.drivers.pins import VERIFYING
 from mirrord.engine import (
     cascade,
     direction,
@@ -105,8 +106,10 @@ def _abort_held(mirror: Mirror, *, hard: bool, stopped: bool) -> Result:
         operation = mirror.catalogue.operation(mirror.id)
         if hard and operation is not None and recovery.is_switch(operation):
             return _give_up(mirror, operation)
+        if stopped and operation is not None and operation.verb == Verb.RESTORE.value:
+            return _restore_ended(mirror)  # its recovery would go on with the transfer
         try:
-            pending = recovery.recover(mirror).pending
+            recovered = _recovered(mirror)
         except Undecided:
             raise
         except MirrordError as error:
@@ -117,7 +120,10 @@ def _abort_held(mirror: Mirror, *, hard: bool, stopped: bool) -> Result:
                 mirror.id, event=("warning", f"gave up an unfinished operation: {error}")
             )
             return Result("done", f"The unfinished operation was given up: {error}.")
-        kept = ""
+        if recovered.finished in LIVE_VERBS:
+            data = {"stopped": stopped, "checkpoint": False}
+            return Result("done", _finished(mirror, recovered.finished), data)
+        kept, pending = "", recovered.pending
         if pending is not None and hard:
             recovery.drop(mirror, pending)
             kept = " Its checkpoint was discarded."
@@ -138,6 +144,27 @@ def _abort_held(mirror: Mirror, *, hard: bool, stopped: bool) -> Result:
         )
 
 
+def _recovered(mirror: Mirror) -> recovery.Recovered:
+    """Recover the mirror for a command that does nothing else with it."""
+    try:
+        return recovery.recover(mirror)
+    except direction.Turned:
+        return recovery.Recovered(Verb.REVERSE.value)
+
+
+def _finished(mirror: Mirror, verb: str) -> str:
+    return f"The interrupted {verb} of '{mirror.name}' was finished."
+
+
+def _restore_ended(mirror: Mirror) -> Result:
+    return Result(
+        "done",
+        f"The restore of '{mirror.name}' was ended; the source is not complete. 'mirrord restore "
+        f"{mirror.name} --all' goes on with it, 'mirrord abort {mirror.name} --hard' gives it up.",
+        {"stopped": True, "checkpoint": True},
+    )
+
+
 def _give_up(mirror: Mirror, operation: Operation) -> Result:
     if mirror.outdated():
         return _idle(mirror)
@@ -155,7 +182,7 @@ def resume_operation(mirror: Mirror, *, yes: bool) -> Result:
     """Finish an interrupted verb although there are later changes: these are set aside."""
     with mirror.hold(Verb.RESUME_OPERATION, activity=Activity.RESYNCING):
         try:
-            recovered = recovery.recover(mirror)
+            recovered = _recovered(mirror)
         except Undecided as why:
             operation = failover_steps.begun(mirror)
             lines = [
@@ -175,7 +202,7 @@ def resume_operation(mirror: Mirror, *, yes: bool) -> Result:
             text = f"The {operation.verb} of '{mirror.name}' was finished.{kept}"
             return Result("done", text, data)
     if recovered.finished:
-        text = f"The interrupted {recovered.finished} of '{mirror.name}' was finished."
+        text = _finished(mirror, recovered.finished)
         return Result("done", text, {"verb": recovered.finished, "kept_as": None})
     return Result("already_idle", f"No operation of '{mirror.name}' waits for a decision.")
 
@@ -343,7 +370,7 @@ def _drop_references(mirror: Mirror) -> int:
             mirror.catalogue.hand_over(mirror.id, guid, ids)
             del mine[guid]
         for snapshot in here:
-            pinned = set(snapshot.pinned) - {mirror.id}  # other mirrors need it
+            pinned = set(snapshot.pinned) - {mirror.id, VERIFYING}  # other mirrors need it
             if snapshot.kind is SnapshotKind.REFERENCE and snapshot.guid in mine and not pinned:
                 mirror.source.delete_snapshot(snapshot.guid)
                 count += 1
@@ -372,7 +399,8 @@ def choose_source(mirror: Mirror, ends: Mapping[str, direction.End]) -> Result:
                 f"'{site}' is not the source",
                 where=f"mirror '{mirror.name}'",
                 why=f"according to the volumes at both ends it is '{found}'",
-                hint=f"'mirrord reverse {mirror.name}' swaps the roles of the sites.",
+                hint=f"'mirrord reverse {mirror.name}' swaps the roles of the sites. If '{found}' "
+                f"is lost, 'mirrord break {mirror.name}' makes '{site}' writable.",
             )
         data = {"source": str(mirror.source), "destination": str(mirror.destination)}
         if known == site:

@@ -179,7 +179,8 @@ def _check_source(mirror: Mirror) -> None:
     facts = mirror.source.facts()
     if facts.role is not Role.MIRROR:
         places.check_mounted(mirror)
-    check_source(facts, str(mirror.source), mirror.id)
+    initialized = mirror.row().state is not State.UNINITIALIZED
+    check_source(facts, str(mirror.source), mirror.id, initialized=initialized)
     half_switched.refuse_half_restored(mirror)
 
 

@@ -7,6 +7,7 @@ error of a thread to a waiting one must name it as well.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from mirrord._native import (
@@ -87,6 +88,7 @@ __all__ = [
     "block_events",
     "btrfs_rewrite_beginning",
     "drain_to",
+    "errno_of",
     "fill_from",
     "frame_header",
     "live_program",
@@ -102,6 +104,12 @@ __all__ = [
 
 
 _AGAIN = "Install mirrord again (in a checkout: ./setup.sh)"
+
+
+def errno_of(error: OSError) -> int | None:
+    """The number of an error; that of the native code has it in its text alone."""
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    return int(found[1]) if error.errno is None and found is not None else error.errno
 
 
 def receive_program() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -9,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from mirrord.admin import volumes
-from mirrord.core.errors import Damaged, MirrordError, Refused
+from mirrord.core.errors import Busy, Damaged, MirrordError, NotFound, Refused
 from mirrord.drivers import pinfiles
-from mirrord.drivers.block import receive
+from mirrord.drivers.block import owner, receive
 from mirrord.drivers.block.check import check_volume
 from mirrord.drivers.block.driver import BlockDriver
 from mirrord.drivers.block.volume import Volume
@@ -155,6 +156,56 @@ def test_a_users_snapshot_at_the_destination_is_not_deleted_for_its_blocks(pair:
         destination.discard(staging.transfer_id)
     pair.updates(4)
     pair.demand_same()
+
+
+def test_an_update_that_arrives_while_a_users_snapshot_is_deleted_keeps_its_blocks(
+    pair: Pair,
+) -> None:
+    """The deletion returns the snapshot's blocks run by run, and the update needs them."""
+    source, destination = pair.drivers
+    destination.promote()
+    with Volume.open(pair.destination, writable=True) as opened:
+        opened.snapshot("mine")
+    destination.rollback(pair.base.guid, mirror_id=MIRROR, keep_as="kept")
+    with pytest.raises(Refused, match="'mine', which a user took here"):
+        pair.updates(8)
+    [transfer] = [one.transfer_id for one in destination.stagings()]
+    destination.discard(transfer)
+    for older in destination.snapshots():
+        if older.guid != pair.base.guid:
+            destination.delete_snapshot(older.guid)
+    newest = source.snapshots()[-1]
+    arrived: list[bool] = []
+
+    def arrives(label: str) -> None:
+        if label == "BLOCK:RECLAIM:PUNCH" and not arrived:
+            arrived.append(False)
+            with contextlib.suppress(Busy), BlockDriver(str(pair.destination)).lock("update"):
+                arrived[0] = stage(source, destination, pair.base, newest, transfer).complete
+
+    steps.observe(arrives)
+    try:
+        volumes.delete_snapshot(pair.destination, "mine")
+    finally:
+        steps.observe(None)
+    assert arrived
+    if not arrived[0]:
+        stage(source, destination, pair.base, newest, transfer)
+    destination.commit(transfer, show=True)
+    pair.demand_same()
+
+
+def test_a_users_snapshot_is_not_deleted_while_a_mirror_uses_the_volume(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, "_PATIENCE_S", 0.1)
+    with Volume.open(pair.source, writable=True) as opened:
+        opened.snapshot("mine")
+    with pair.drivers[0].lock("mirrord update home"), pytest.raises(Busy, match="update home"):
+        volumes.delete_snapshot(pair.source, "mine")
+    volumes.delete_snapshot(pair.source, "mine")
+    with pytest.raises(NotFound):
+        volumes.delete_snapshot(pair.source, "mine")
 
 
 def test_what_this_mirror_pinned_does_not_block_it(pair: Pair) -> None:

@@ -13,7 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirrord.core.errors import Damaged, MirrordError, Refused, TransferFailed
+from mirrord.core.errors import (
+    CheckpointUseless,
+    Damaged,
+    MirrordError,
+    Refused,
+    TransferFailed,
+)
 from mirrord.core.model import Snapshot
 from mirrord.drivers.block import receive
 from mirrord.drivers.block.driver import BlockDriver
@@ -152,3 +158,8 @@ def test_blocks_are_counted_when_a_receiver_is_killed_at_a_checkpoint(
         receiver.write(sent.from_address(int(staging.checkpoint["address"])))
         receiver.finish()
     driver.commit("t", show=True)
+
+
+def test_a_checkpoint_of_another_host_that_is_no_address_cannot_be_resumed(sent: Sent) -> None:
+    with pytest.raises(CheckpointUseless, match="'elsewhere' is not an address"):
+        sent.driver.send(None, sent.snapshot.guid, checkpoint={"address": "elsewhere"})

@@ -314,3 +314,23 @@ def test_history_shows_how_far_apart_the_snapshots_are(world: World) -> None:
     assert history.text is not None
     shown = "\n".join(history.text(world.service.history(NAME, limit=5), {"limit": 5}))
     assert f"members {format_duration(row.spread_ms / 1000)} apart" in shown
+
+
+@pytest.mark.parametrize("tree", ["deleted", "left"])
+def test_snapshots_are_pruned_after_one_was_deleted_by_hand(world: World, tree: str) -> None:
+    """Somebody needed space: the folder of that snapshot still has the place of its tree."""
+    world.initialized(nested=True, keep_destination=2)
+    store = view(world).parent / ".mirrord/current/snapshots"
+    [wrapper] = store.iterdir()
+    (source(world) / "new").write_text("1")
+    world.service.update(NAME)
+    if tree == "deleted":
+        btrfs.delete_subvolume(wrapper / "tree" / wrapper.name)
+    btrfs.delete_subvolume(wrapper / wrapper.name)
+    for number in range(4):
+        (source(world) / "new").write_text(f"{number}+")
+        world.service.update(NAME)
+    assert in_step(world) and len(world.lab.destination().snapshots()) <= 2
+    assert wrapper.exists() == (tree == "left")
+    events = [one.text for one in world.service.history(NAME, limit=50).events]
+    assert not any("failed" in one for one in events), events

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import resource
@@ -13,15 +14,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
-from mirrord.core.errors import Busy, Damaged, NotFound
-from mirrord.core.verification import VerifyMode, VerifyProgress, VerifyRequest
+from mirrord.core.errors import Busy, Damaged, NoSpace, NotFound, ProtocolError
+from mirrord.core.verification import (
+    BLOCKS_MAX,
+    VerifyMode,
+    VerifyNode,
+    VerifyProgress,
+    VerifyRequest,
+)
 from mirrord.drivers.snapshottrees import Changed, Subject, TreeStore, in_use
 from mirrord.drivers.verification import Verification
-from mirrord.engine.compare import Descent
+from mirrord.engine.compare import NAMED_MAX, Descent
 from mirrord.system.native import mount_detached
 from mirrord.system.waiting import Waiting
 from tests.support import btrfs
@@ -147,6 +154,69 @@ def test_each_difference_is_found(
     assert found == wanted
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [bytes(32 * BLOCKS_MAX), bytes(32), b"x"],
+    ids=["as many as asked", "one at a time", "malformed"],
+)
+@pytest.mark.parametrize("liar", [0, 1])
+@pytest.mark.parametrize("unreadable", [False, True])
+def test_the_size_that_an_end_claims_does_not_decide_how_much_is_asked(
+    snapshots: tuple[Path, Path, TreeStore, TreeStore], answer: bytes, liar: int, unreadable: bool
+) -> None:
+    one, two, here, there = snapshots
+    for store, folder in ((here, one), (there, two)):
+        computed(store, folder, REQUEST)
+    ends = [end(here), end(there)]
+    asked: list[int] = []
+
+    def nodes(*words: Any) -> list[VerifyNode]:
+        lies: dict[str, Any] = {"size": 1 << 60, "content": b"other", "unreadable": unreadable}
+        return [
+            node._replace(node=b"other", **(lies if node.kind == "f" else {}))
+            for node in (here, there)[liar].nodes(*words)
+        ]
+
+    def blocks(_request: VerifyRequest, _path: str, first: int, limit: int) -> bytes:
+        asked.append(first)
+        assert len(asked) < 1000
+        return answer[: 32 * limit]
+
+    liars = SimpleNamespace(waiting=Waiting(), verify_nodes=nodes, verify_blocks=blocks)
+    ends[liar] = cast(Verification, liars)
+    with contextlib.suppress(ProtocolError):
+        found = {each.path: each for each in Descent(ends[0], ends[1], REQUEST).differences()}
+        if not unreadable:
+            assert found["a/file"].ranges == ((0, 1 << 60),)
+    assert asked
+
+
+@pytest.mark.parametrize("liar", [0, 1])
+def test_an_end_that_names_files_without_end_is_not_asked_without_end(
+    snapshots: tuple[Path, Path, TreeStore, TreeStore], liar: int
+) -> None:
+    one, two, here, there = snapshots
+    for store, folder in ((here, one), (there, two)):
+        computed(store, folder, REQUEST)
+    ends = [end(here), end(there)]
+    asked: list[str] = []
+
+    def nodes(request: VerifyRequest, folder: str, after: str, limit: int) -> list[VerifyNode]:
+        [model] = (here, there)[liar].nodes(request, ".", "", 1)
+        model = model._replace(node=b"other")
+        if folder == ".":
+            return [model]
+        asked.append(after)
+        assert len(asked) < 20
+        first = len(asked) * limit
+        return [model._replace(path=f"{number:09}") for number in range(first, first + limit)]
+
+    liars = SimpleNamespace(waiting=Waiting(), verify_nodes=nodes, verify_blocks=None)
+    ends[liar] = cast(Verification, liars)
+    found = [each.what for each in Descent(ends[0], ends[1], REQUEST).differences()]
+    assert len(found) > NAMED_MAX and set(found) == {"missing", "extra"}
+
+
 def test_a_sample_reads_about_its_share_and_the_same_blocks_at_both_ends(
     snapshots: tuple[Path, Path, TreeStore, TreeStore],
 ) -> None:
@@ -165,6 +235,21 @@ def test_a_sample_reads_about_its_share_and_the_same_blocks_at_both_ends(
     assert every.read_blocks == all_blocks
     retimed(two / "a/file", lambda path: path.chmod(0o751))
     assert computed(there, two, request).root != found.root  # metadata are compared completely
+
+
+def test_without_space_for_the_digests_it_is_said_where_to_free_some(
+    snapshots: tuple[Path, Path, TreeStore, TreeStore], tmp_path: Path
+) -> None:
+    place = tmp_path / "small"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "none", place], check=True)
+    try:
+        store = TreeStore(place / "verify", "one")
+        with pytest.raises(NoSpace, match="no space is left") as caught:
+            computed(store, snapshots[0], REQUEST)
+    finally:
+        btrfs.unmount(place)
+    assert str(place) in caught.value.where and "Free space there" in caught.value.hint
 
 
 def test_a_tree_that_is_damaged_is_not_used(

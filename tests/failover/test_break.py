@@ -14,11 +14,12 @@ import pytest
 
 from mirrord.control.shared import Shared
 from mirrord.core.errors import Damaged, IoFailed, MirrordError, NoSpace, Refused
-from mirrord.core.model import Role
+from mirrord.core.model import Role, SnapshotKind
 from mirrord.drivers.block.volume import Volume
 from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.system import steps
 from mirrord.system.paths import Paths
+from tests.failover.test_interrupted import stopped_at
 from tests.failover.volumes import lose
 from tests.support import btrfs
 from tests.support.btrfs import delete_subvolume
@@ -416,3 +417,20 @@ def test_a_writable_volume_that_was_moved_away_is_missed_and_not_reversed_withou
     aside.rename(mirror.view)
     mirror.service.reverse(NAME, yes=True)
     assert mirror.source.is_symlink() and (mirror.source / "file").read_text() == "work"
+
+
+@pytest.mark.parametrize("step", ["MOVE", "READONLY", "KEEP", "END"])
+def test_what_an_interrupted_resync_had_set_aside_is_listed_and_named(
+    mirror: Mirror, step: str
+) -> None:
+    mirror.service.break_off(NAME)
+    (mirror.view / "file").write_text("work")
+    label = "CATALOGUE:OPERATION:END" if step == "END" else f"BTRFS:ROLLBACK:{step}"
+    stopped_at(label, lambda: mirror.service.resync(NAME, yes=True))
+    result = mirror.again().break_off(NAME)
+    listed = BtrfsDriver(str(mirror.there)).snapshots()
+    [kept] = [one for one in listed if one.kind is SnapshotKind.DIVERGED]
+    assert (Path(kept.path) / "file").read_text() == "work"
+    assert f"had set aside is kept as {kept.name}" in result.text
+    mirror.service.resync(NAME, yes=True)
+    assert "set aside" not in mirror.service.break_off(NAME).text, "it is told once"

@@ -258,6 +258,25 @@ def test_a_catalogue_of_before_is_not_obeyed(world: World, verb: str) -> None:
     assert any("older than the volumes" in text for text in events)
 
 
+def test_an_update_in_a_catalogue_of_before_a_break_is_over(world: World) -> None:
+    """It was interrupted after its commit, and no later number tells that more has happened."""
+    world.initialized()
+    world.lab.change(world.lab.source(), 70)
+    crash_at(world, "CATALOGUE:OPERATION:END", lambda: world.service.update(NAME))
+    world.service.close()
+    state = world.paths.state
+    shutil.copytree(state, state.with_name("older"))
+    world.again().break_off(NAME)
+    world.service.close()
+    shutil.rmtree(state)
+    state.with_name("older").rename(state)
+    world.again().resync(NAME, yes=True)
+    assert world.in_step() and world.status()["problems"] == []
+    world.lab.change(world.lab.source(), 71)
+    world.service.update(NAME)
+    assert world.in_step()
+
+
 @pytest.mark.parametrize("verb", LOSING)
 def test_a_catalogue_of_before_a_reverse_does_not_turn_it_back(world: World, verb: str) -> None:
     """It has an interrupted operation, and the roles that the sites had then."""

@@ -190,3 +190,22 @@ def test_a_reverse_of_an_append_only_copy_is_refused_before_it_begins(site: Remo
         assert (copy / "current/file").read_text() == "first", "it was not even updated before"
         site.service.update("home")
         assert (copy / "current/file").read_text() == "second"
+
+
+def test_a_full_append_only_copy_is_too_small(site: Remote) -> None:
+    """Nothing is pruned there, so what would be pruned elsewhere is not asked for."""
+    forced(site, "--append-only")
+    with btrfs.folders() as (here, _), btrfs.filesystem(size_mib=256) as there:
+        source, copy = btrfs.make_subvolume(here / "home"), there / "copy"
+        site.service.create("home", f"btrfs:{source}", f"btrfs://dr{copy}", keep_destination=1)
+        for number in range(3):
+            (source / "file").write_text(f"{number}")
+            site.service.update("home") if number else site.service.initialize("home")
+        with (there / "ballast").open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, os.statvfs(there).f_bavail * 4096 - 8 * MIB)
+        subprocess.run(["sync", "-f", there], check=True)
+        (source / "file").write_bytes(os.urandom(32 * MIB))
+        done = site.cli("update", "home")
+        error, hint = one_error(done.stderr)
+        assert done.returncode == 1
+        assert "the destination is too small for this transfer" in error and "Free space" in hint

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from mirrord.drivers.streams import SendStream
 from mirrord.engine import fanout
 from mirrord.engine.fanout import Fanout
 from mirrord.engine.transfer import Route
+from mirrord.system.waiting import Waiting
 from tests.contract.lab import Lab
 from tests.support.verbs import Service
 from tests.support.world import World
@@ -196,3 +198,43 @@ def test_aborting_the_first_reader_of_a_shared_stream_does_not_affect_the_others
             with reader:
                 whole = b"".join(bytes(chunk) for chunk in iter(reader.read, b""))
             assert len(whole) == 4 << 20
+
+
+class Stalled(SendStream):
+    """A source that is silent until it may end."""
+
+    def __init__(self, silent: threading.Event) -> None:
+        super().__init__()
+        self._silent = silent
+
+    def read(self) -> bytes:
+        self._silent.wait()
+        return b""
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_mirror_that_waits_for_a_shared_reading_is_aborted_at_once() -> None:
+    """A `break` must not wait until a source that hangs is taken for lost."""
+    silent, ended = threading.Event(), threading.Event()
+    source: Any = SimpleNamespace(send=lambda _base, _guid: Stalled(silent))
+    made = Fanout()
+
+    def aborted() -> None:
+        raise Aborted("by 'mirrord break'")
+
+    def read(stream: SendStream) -> None:
+        with pytest.raises(Aborted):
+            stream.read()
+        ended.set()
+
+    with made.at_work(source), made.at_work(source):
+        try:
+            stream = made.send(source, None, "g")
+            stream.waiting = Waiting(aborted)
+            threading.Thread(target=read, args=(stream,), daemon=True).start()
+            assert ended.wait(5)
+            stream.close()
+        finally:
+            silent.set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,9 +19,13 @@ from mirrord.core.errors import (
     Unsupported,
     UsageError,
 )
+from mirrord.core.model import Role
+from mirrord.drivers.block.volume import Volume
 from tests.contract import lab_block
 from tests.contract.lab_btrfs import BtrfsLab
+from tests.failover.volumes import lose
 from tests.support import btrfs
+from tests.support.service import until
 from tests.support.world import NAME, World
 
 
@@ -53,6 +58,29 @@ def test_a_lost_file_comes_back_with_all_that_belongs_to_it(files: tuple[World, 
     assert (home / "etc" / "hosts").read_text() == "one\n"
     assert os.getxattr(home / "etc" / "hosts", "user.note") == b"kept"
     assert (after.st_mode, after.st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
+
+
+def test_what_was_restored_is_there_after_a_power_cut(tmp_path: Path) -> None:
+    """The image is copied while it is mounted, and the copy is mounted."""
+    content = os.urandom(1 << 20)
+    with btrfs.filesystem(size_mib=256, options="commit=300") as here, btrfs.folders() as ends:
+        lab = BtrfsLab(here, ends[1])
+        home = Path(lab.source().location)
+        (home / "file").write_bytes(content)
+        world = World(lab, tmp_path / "home").initialized()
+        (home / "file").unlink()
+        subprocess.run(["sync", "-f", home], check=True)
+        restore(world, "file")
+        world.close()
+        cut = tmp_path / "cut"
+        subprocess.run(["cp", "--sparse=always", here.parent / "image", cut], check=True)
+    again = tmp_path / "again"
+    again.mkdir()
+    subprocess.run(["mount", "-o", "loop", cut, again], check=True)
+    try:
+        assert (again / "home/file").read_bytes() == content
+    finally:
+        btrfs.unmount(again)
 
 
 def test_a_whole_folder_comes_back(files: tuple[World, Path]) -> None:
@@ -178,6 +206,56 @@ def test_restore_all_creates_a_lost_source_again(files: tuple[World, Path]) -> N
     assert world.in_step()
 
 
+def test_a_source_that_is_missing_before_the_first_transfer_is_not_to_be_restored(
+    world: World,
+) -> None:
+    """There is nothing to restore it from; how a new one is made depends on its kind."""
+    world.create()
+    place = Path(world.lab.source().location)
+    place.rename(place.with_name("elsewhere"))
+    with pytest.raises(Refused, match="no volume at the source") as caught:
+        world.service.initialize(NAME)
+    made = {"btrfs": "btrfs subvolume create", "block": "mirrord volume create"}
+    assert f"'{made[world.lab.source().kind]}' creates a new one" in caught.value.hint
+    assert "restore" not in caught.value.hint
+    assert sum(one in caught.value.hint for one in made.values()) == 1
+
+
+def test_a_restore_that_is_aborted_ends_and_can_be_given_up(world: World) -> None:
+    """Its recovery would go on with the transfer: neither `abort` nor the daemon begins that."""
+    source, amount = world.lab.source(), 8 << 20
+    if source.kind == "block":
+        amount = 3 << 20
+        with Volume.open(source.location, writable=True) as volume:
+            volume.write(0, os.urandom(amount))
+    else:
+        (Path(source.location) / "large").write_bytes(os.urandom(amount))
+    world.create(throttle="1GiB/s")
+    world.service.initialize(NAME)
+    content = world.view_content()
+    definition = world.paths.mirrors / f"{NAME}.toml"
+    slow = definition.read_text().replace("1GiB/s", f"{amount // 64}B/s")
+    definition.write_text(slow)
+    lose(world.lab, source)
+    words = world.command("restore", NAME, "--all", "--yes")
+    with subprocess.Popen(words, env=world.environment(), stderr=subprocess.PIPE) as restore:
+        until(lambda: world.status()["activity"] == "transferring")
+        done = world.service.abort(NAME, hard=False)
+        assert restore.wait() == 1
+    assert "was ended; the source is not complete" in done.text and done.data["stopped"]
+    assert f"mirrord abort {NAME} --hard" in done.text
+    time.sleep(1)
+    status = world.status()
+    assert status["activity"] == "idle" and "interrupted restore waits" in status["problems"][0]
+    assert world.lab.source().facts().role is not Role.LIVE
+    world.service.abort(NAME, hard=True)
+    [problem] = [one for one in world.status()["problems"] if one.startswith("the source")]
+    assert "is missing" in problem or "read-only" in problem
+    definition.write_text(slow.replace(f"{amount // 64}B/s", "1GiB/s"))
+    assert world.service.restore_all(NAME, snapshot=None, yes=True).status == "done"
+    assert world.source_content() == content and world.status()["problems"] == []
+
+
 def test_a_lost_source_whose_snapshots_are_there_needs_no_transfer(
     files: tuple[World, Path],
 ) -> None:
@@ -187,6 +265,7 @@ def test_a_lost_source_whose_snapshots_are_there_needs_no_transfer(
     with pytest.raises(Refused, match="no volume at the source") as caught:
         world.service.update(NAME)
     assert f"mirrord restore {NAME} --all" in caught.value.hint
+    assert "creates a new one" not in caught.value.hint
     assert world.service.restore_all(NAME, snapshot=None, yes=True).status == "done"
     assert world.source_content() == content
     assert (home / "etc" / "hosts").read_text() == "one\n"

@@ -186,5 +186,8 @@ def test_the_owner_says_which_site_is_the_source_where_nothing_else_does(world: 
     assert (status["state"], status["source"]) == ("broken-off", world.end("source"))
     world.service.resync(NAME, yes=True)
     assert world.in_step()
-    with pytest.raises(Refused, match="is not the source"):
+    with pytest.raises(Refused, match="is not the source") as refused:
         world.service.takeover(NAME, source="secondary", yes=True)
+    assert "If 'primary' is lost, 'mirrord break home' makes 'secondary' writable" in (
+        refused.value.hint
+    )

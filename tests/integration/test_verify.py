@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from mirrord.config.hosts import render
-from mirrord.core.errors import IoFailed, Unsupported, UsageError
+from mirrord.core.errors import IoFailed, Refused, Unsupported, UsageError
 from mirrord.core.results import Result
+from mirrord.core.verification import VerifyRequest
+from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.system import steps
 from mirrord.system.paths import Paths
 from tests.crash.faults import Crash
@@ -325,6 +327,24 @@ def test_a_deleted_mirror_leaves_no_digests(pair: Pair) -> None:
     assert list(pair.trees.iterdir())
     pair.service.delete(NAME, yes=True, keep_snapshots=False)
     assert not pair.trees.exists()
+
+
+def test_a_mirror_is_not_deleted_while_its_snapshot_is_verified(pair: Pair) -> None:
+    """The snapshot would be left at the source, where nothing deletes it any more."""
+    pair.service.initialize(NAME)
+    source = BtrfsDriver(str(pair.source))
+    newest = source.snapshots()[-1]
+    (pair.source / "next").write_text("next")
+    pair.service.update(NAME)
+    assert not source.verify_step(VerifyRequest(newest.guid, rate=1), 0.01).done
+    planned = pair.service.prune(NAME, dry_run=True, accept=False)
+    assert "it is being verified" in planned.text and "running-verify" not in planned.text
+    pair.service.break_off(NAME)
+    with pytest.raises(Refused, match="is being verified"):
+        pair.service.delete(NAME, yes=False, keep_snapshots=False)
+    source.verify_end()
+    pair.service.delete(NAME, yes=False, keep_snapshots=False)
+    assert source.snapshots() == []
 
 
 @pytest.mark.parametrize("mode", [{}, {"changed": True}, {"sample": "100"}])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,12 +13,16 @@ import pytest
 
 from mirrord.catalogue.arguments import Arguments
 from mirrord.catalogue.store import Catalogue
+from mirrord.control import api
+from mirrord.daemon.daemon import Daemon
 from tests.contract.lab_btrfs import BtrfsLab
+from tests.failover.test_interrupted import stopped_at
 from tests.service.conftest import Served
 from tests.service.test_shown import metrics
 from tests.support import btrfs
+from tests.support.labs import open_lab
 from tests.support.service import until
-from tests.support.world import NAME
+from tests.support.world import NAME, World
 
 
 def mounted(*words: str | Path) -> None:
@@ -142,3 +148,38 @@ def test_an_operation_that_waits_for_a_decision_is_not_tried_each_second(served:
     before_ns = served.row()["confirmed_ns"]
     until(lambda: served.row()["confirmed_ns"] > before_ns)
     assert served.alarms() == {}
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_an_operation_that_a_person_has_just_ended_is_not_taken_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bool
+) -> None:
+    """`abort` of a running restore: the daemon went on with it."""
+    recovered, taken_up = list[str](), threading.Event()
+
+    async def check() -> None:
+        daemon = Daemon(world.paths)
+        await daemon.begin()
+        stopped_at(
+            "ENGINE:SWITCH:CONFIRMED",
+            lambda: world.service.restore_all(NAME, snapshot=None, yes=True),
+        )
+        world.again()
+        if held:
+            daemon.scheduler.hold(NAME)
+        await daemon.refresh(NAME)
+        await asyncio.to_thread(taken_up.wait, 1 if held else 60)
+        await daemon.end(patience_s=9)
+
+    def recover(_service: api.Service, name: str) -> str:
+        taken_up.set()
+        recovered.append(name)
+        return "restore"
+
+    monkeypatch.setattr(api.Service, "recover", recover)
+    with open_lab("lab_block", tmp_path) as lab:
+        world = World(lab, tmp_path / "home")
+        world.initialized()
+        asyncio.run(check())
+        world.close()
+    assert recovered == ([] if held else [NAME])
