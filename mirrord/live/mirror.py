@@ -241,7 +241,7 @@ class LiveMirror:
 
     def permit_initialized(self) -> None:
         """`Refused` when nothing was created yet."""
-        if self.state is State.UNINITIALIZED and not self.source.live_status().volume:
+        if self.state is State.UNINITIALIZED and not self.status_of(self.source).volume:
             raise Refused(
                 "the mirror is not initialized",
                 where=f"mirror '{self.name}'",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from contextlib import suppress
 
-from mirrord.core.errors import MirrordError, Refused
+from mirrord.core.errors import Damaged, MirrordError, Refused
 from mirrord.core.live import LiveReading, LiveSetup, LiveStatus, Mode
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, Already, State, Verb
@@ -346,6 +346,7 @@ def release(mirror: LiveMirror) -> Result:
     """Forget the source end of a mirror that is broken off."""
     with mirror.hold(Verb.RELEASE):
         mirror.permit(Verb.RELEASE)
+        mirror.status_of(mirror.source)
         mirror.source.live_remove()
         mirror.record(State.UNINITIALIZED, "released: the records at the source were removed")
     text = (
@@ -363,7 +364,7 @@ def delete(mirror: LiveMirror, *, yes: bool) -> Result:
         last, trouble = _last_primary(mirror), ""
         for end in (mirror.source, mirror.destination):
             try:
-                end.live_remove()
+                trouble += _remove(mirror, end)
             except (MirrordError, OSError) as error:
                 if not yes:
                     if isinstance(error, MirrordError):
@@ -375,6 +376,17 @@ def delete(mirror: LiveMirror, *, yes: bool) -> Result:
             mirror.catalogue.remove_mirror(mirror.id)
     text = f"'{mirror.name}' was deleted. Both images are kept.{last}{trouble}"
     return Result("done", text, {"deleted": 0})
+
+
+def _remove(mirror: LiveMirror, end: Live) -> str:
+    """Remove the records of an end. Those of another mirror are kept: a sentence that says so."""
+    other = ""
+    with suppress(Damaged):
+        other = end.live_status().mirror_id
+    if other not in ("", mirror.id):
+        return f" {end} belongs to the mirror {other}: its records are kept."
+    end.live_remove()
+    return ""
 
 
 def _last_primary(mirror: LiveMirror) -> str:

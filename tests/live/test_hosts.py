@@ -13,6 +13,7 @@ from mirrord.config.hosts import render
 from tests.live.command import Home, Mirror, qemu_io
 from tests.live.lab import ROOT, Writer, wait_until
 from tests.live.test_commands import Served
+from tests.support.service import takes_clients
 from tests.support.sshd import Sshd
 
 
@@ -75,6 +76,14 @@ def test_a_mirror_to_another_host(remote: Remote) -> None:
     assert not writer.errors
     remote.assert_equal()
     writer.check(remote.destination.path.read_bytes())
+
+
+def test_clients_are_disconnected_while_the_other_host_cannot_be_reached(remote: Remote) -> None:
+    remote.initialize()
+    remote.home.run("serve", "db")
+    remote.sshd.stop()
+    assert "dr: " in remote.home.refused("unserve", "db")
+    assert not takes_clients(remote.home.folder / "run/db.nbd")
 
 
 def test_failover_to_another_host_and_back(remote: Remote) -> None:
