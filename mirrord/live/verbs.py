@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from contextlib import suppress
 
-from mirrord.core.errors import Damaged, MirrordError, Refused
+from mirrord.core.errors import Damaged, LinkLost, MirrordError, Refused, Unreachable
 from mirrord.core.live import LiveReading, LiveSetup, LiveStatus, Mode
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, Already, State, Verb
@@ -72,6 +72,7 @@ def initialize(mirror: LiveMirror) -> Result:
             _create(mirror)
         mirror.set_copy_rate(mirror.source, mirror.source.live_status())
         mirror.start()
+        _check_roles(mirror)
         mirror.catalogue.set_direction(mirror.id, mirror.definition.source_site)
         mirror.set_traffic(mirror.source.live_status())
         mirror.set_mode(mirror.source, mirror.first_mode)
@@ -121,7 +122,11 @@ def break_off(mirror: LiveMirror, *, snapshot: str | None = None) -> Result:
     if snapshot is not None:
         raise Refused("a live mirror has no snapshots", where=f"mirror '{mirror.name}'")
     # The end knows better than the catalogue, which a command that was interrupted has not updated.
-    there = mirror.status_of(mirror.destination)
+    try:
+        there = mirror.status_of(mirror.destination)
+    except (LinkLost, Unreachable):
+        _check_roles(mirror)
+        raise
     if not there.volume or there.state == "empty":
         mirror.permit(Verb.BREAK)
     elif there.is_primary and isinstance(verdict := mirror.permit(Verb.BREAK), Already):
@@ -131,7 +136,9 @@ def break_off(mirror: LiveMirror, *, snapshot: str | None = None) -> Result:
         there = mirror.destination.live_status()
         if not there.running:
             there = mirror.destination.live_start("", "")
-        if not there.is_primary:
+        if there.is_primary:
+            _check_roles(mirror)
+        else:
             mirror.break_off(mirror.destination)
         now = mirror.destination.live_status()
         mirror.record(State.BROKEN_OFF, f"broken off, epoch {now.epoch}")
@@ -165,6 +172,27 @@ def break_off(mirror: LiveMirror, *, snapshot: str | None = None) -> Result:
         "warnings": notes,
     }
     return Result("done", text, data)
+
+
+def _check_roles(mirror: LiveMirror) -> None:
+    """`Refused` when the source is the secondary: the catalogue is older than a change of roles, or
+    was lost. It is recorded then.
+    """
+    here = mirror.read().source
+    if here is not None and here.volume and not here.running:
+        with suppress(MirrordError, OSError):
+            here = mirror.source.live_start("", "")
+    if here is None or here.role != "secondary":
+        return
+    mirror.turned()
+    mirror.record(State.MIRRORED, "the source is the secondary: the roles were changed")
+    raise Refused(
+        "the roles were changed",
+        where=f"mirror '{mirror.name}'",
+        why=f"{mirror.source} is the secondary, which the catalogue did not have",
+        hint=f"It is recorded now: {mirror.destination} is the source. Run the command again if it "
+        "is still wanted.",
+    )
 
 
 def _about_image(before: LiveReading, there: LiveStatus) -> list[str]:

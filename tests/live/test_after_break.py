@@ -80,6 +80,40 @@ def test_an_older_catalogue_that_does_not_know_of_a_reverse(mirror: Mirror) -> N
     mirror.assert_equal()
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_break_without_the_record_of_a_reverse(mirror: Mirror, is_lost: bool) -> None:
+    """The catalogue is lost, and no process runs; or it is an older one, and both do."""
+    home = mirror.home
+    mirror.initialize("--policy", "sync")
+    shutil.copytree(home.folder / "state", home.folder / "older")
+    home.run("reverse", "db", "--yes")
+    shutil.rmtree(home.folder / "state")
+    if is_lost:
+        mirror.source.kill()
+        mirror.destination.kill()
+    else:
+        (home.folder / "older").rename(home.folder / "state")
+    said = home.refused("break", "db")
+    assert f"the roles were changed: {mirror.ends[0]} is the secondary" in said
+    assert home.status()["source"] == mirror.ends[1]
+    assert mirror.destination.status()["role"] == "primary"
+    assert f"'db' is broken off: {mirror.ends[0]} is a primary" in home.run("break", "db")
+    assert mirror.destination.status()["role"] == "fenced"
+
+
+def test_initialize_without_the_record_of_a_reverse(mirror: Mirror) -> None:
+    home = mirror.home
+    mirror.initialize("--policy", "sync")
+    home.run("reverse", "db", "--yes")
+    mirror.source.kill()
+    mirror.destination.kill()
+    shutil.rmtree(home.folder / "state")
+    assert "the roles were changed" in home.refused("initialize", "db")
+    assert "it is already initialized" in home.refused("initialize", "db")
+    home.run("resync", "db")
+    assert home.status()["source"] == mirror.ends[1]
+
+
 def test_delete_names_the_image_of_the_primary(mirror: Mirror) -> None:
     mirror.initialize("--policy", "sync")
     mirror.home.run("reverse", "db", "--yes")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,6 +85,25 @@ def test_clients_are_disconnected_while_the_other_host_cannot_be_reached(remote:
     remote.sshd.stop()
     assert "dr: " in remote.home.refused("unserve", "db")
     assert not takes_clients(remote.home.folder / "run/db.nbd")
+
+
+def test_failover_with_an_older_catalogue_that_does_not_know_of_a_reverse(remote: Remote) -> None:
+    """The host of the primary is lost: the source, as the catalogue has it, takes over."""
+    home = remote.home
+    remote.initialize()
+    shutil.copytree(home.folder / "state", home.folder / "older")
+    home.run("reverse", "db", "--yes")
+    home.run("serve", "db", "--socket", str(remote.destination.path.parent / "s"))
+    qemu_io(f"nbd+unix:///?socket={remote.destination.path.parent}/s", "write -P 1 0 64k")
+    shutil.rmtree(home.folder / "state")
+    (home.folder / "older").rename(home.folder / "state")
+    remote.destination.kill()
+    remote.sshd.stop()
+    said = home.refused("break", "db")
+    assert f"the roles were changed: {remote.ends[0]} is the secondary" in said
+    assert f"'db' is broken off: {remote.ends[0]} is a primary" in home.run("break", "db")
+    home.run("serve", "db")
+    qemu_io(home.uri(), "read -P 1 0 64k")
 
 
 def test_failover_to_another_host_and_back(remote: Remote) -> None:
