@@ -213,7 +213,8 @@ class ImageDriver(Driver, Live):
             if link and not (is_known and (is_running or self._process.may_listen(end.link))):
                 wanted = wanted._replace(link=self._process.address(link))
             if not is_running:
-                self._record(wanted)
+                if wanted != end:
+                    self._record(wanted)
                 self._process.start(_unit_of(end), self._lines(wanted))
             elif wanted != end:
                 wanted = wanted._replace(link=end.link or wanted.link)  # the present listener stays
@@ -226,7 +227,7 @@ class ImageDriver(Driver, Live):
             f"image {self.location}",
             f"state {self._store}",
             "control control",
-            f"link {end.link}",
+            *([f"link {end.link}"] if end.link else []),
             *([f"peer {end.peer}"] if end.peer else []),
             *([f"semi-window {end.window}"] if end.window else []),
             f"merge-above {end.merge_above}",

@@ -1,12 +1,18 @@
-"""Commands that end during a copy, which goes on by itself."""
+"""Commands that end during a copy, which goes on by itself, or before it."""
 
 from __future__ import annotations
 
 import random
 import subprocess
+from contextlib import closing
 
+import pytest
+
+from mirrord.system import steps
+from mirrord.system.paths import Paths
 from tests.live.command import WORDS, Mirror, qemu_io
 from tests.live.lab import wait_until
+from tests.support.verbs import Service
 
 
 def _interrupted(mirror: Mirror, *words: str) -> None:
@@ -57,3 +63,24 @@ def test_the_daemon_records_what_an_interrupted_command_did(mirror: Mirror) -> N
     home.run("break", "db")
     assert mirror.source.status()["role"] == "primary"
     assert home.status()["state"] == "broken-off"
+
+
+def test_the_source_is_served_before_a_copy_was_begun(mirror: Mirror) -> None:
+    home = mirror.home
+    mirror.create()
+
+    def die(label: str) -> None:
+        if label.startswith("IMAGE:PROCESS:CONFIG"):
+            raise KeyboardInterrupt
+
+    service = Service(Paths(*(home.folder / name for name in ("etc", "state", "run"))))
+    steps.observe(die)
+    try:
+        with closing(service), pytest.raises(KeyboardInterrupt):
+            service.initialize("db")
+    finally:
+        steps.observe(None)
+    home.run("serve", "db")
+    qemu_io(home.uri(), "write -P 1 0 1M")
+    home.run("initialize", "db")
+    mirror.assert_equal()
