@@ -1,9 +1,12 @@
-"""Commands that end during a copy, which goes on by itself, or before it."""
+"""Commands that end during a copy, which goes on by itself, or before it; the end of a daemon."""
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import subprocess
+import time
 from contextlib import closing
 
 import pytest
@@ -84,3 +87,22 @@ def test_the_source_is_served_before_a_copy_was_begun(mirror: Mirror) -> None:
     qemu_io(home.uri(), "write -P 1 0 1M")
     home.run("initialize", "db")
     mirror.assert_equal()
+
+
+def test_a_daemon_that_ends_while_an_end_hangs_reports_no_bug(mirror: Mirror) -> None:
+    mirror.initialize("--policy", "sync")
+    mirror.home.start_daemon()
+    log = mirror.home.folder / "daemon.log"
+    wait_until(lambda: "ready: " in log.read_text(), "the daemon")
+    pid = mirror.destination.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        time.sleep(3.5)  # a probe waits for it, which begins again after a command
+        with subprocess.Popen([*WORDS, "initialize", "db"], env=mirror.home.environment) as command:
+            time.sleep(1)
+            mirror.home.stop_daemon()
+            command.kill()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert "unexpected" not in log.read_text()
