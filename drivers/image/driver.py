@@ -405,7 +405,10 @@ class ImageDriver(Driver, Live):
             self._process.remove(_unit_of(end) if end else "")
             for address in end.served if end else ():
                 remove_socket(address)
-            for name in (*_FILES, *_TLS, "config", "control", "log", "lock"):
+            left = [
+                one.name for one in self._store.glob(".*.new")
+            ]  # of writes that were interrupted
+            for name in (*_FILES, *_TLS, *left, "config", "control", "log", "lock"):
                 files.remove_file(f"{_LABEL}:REMOVE", self._store / name)
         for folder in (self._store, self._store.parent, self._store.parent.parent):
             if folder.name in ("live", ".mirrord") or folder.parent.name == ".mirrord":

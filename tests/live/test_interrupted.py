@@ -68,25 +68,40 @@ def test_the_daemon_records_what_an_interrupted_command_did(mirror: Mirror) -> N
     assert home.status()["state"] == "broken-off"
 
 
-def test_the_source_is_served_before_a_copy_was_begun(mirror: Mirror) -> None:
-    home = mirror.home
-    mirror.create()
+def _killed_at(mirror: Mirror, wanted: str, *, nth: int = 1) -> None:
+    """An initialize that ends at a step without doing anything more."""
+    seen: list[str] = []
 
     def die(label: str) -> None:
-        if label.startswith("IMAGE:PROCESS:CONFIG"):
+        seen.extend([label] * label.startswith(wanted))
+        if len(seen) == nth:
             raise KeyboardInterrupt
 
-    service = Service(Paths(*(home.folder / name for name in ("etc", "state", "run"))))
+    service = Service(Paths(*(mirror.home.folder / name for name in ("etc", "state", "run"))))
     steps.observe(die)
     try:
         with closing(service), pytest.raises(KeyboardInterrupt):
             service.initialize("db")
     finally:
         steps.observe(None)
-    home.run("serve", "db")
-    qemu_io(home.uri(), "write -P 1 0 1M")
-    home.run("initialize", "db")
+
+
+def test_the_source_is_served_before_a_copy_was_begun(mirror: Mirror) -> None:
+    mirror.create()
+    _killed_at(mirror, "IMAGE:PROCESS:CONFIG")
+    mirror.home.run("serve", "db")
+    qemu_io(mirror.home.uri(), "write -P 1 0 1M")
+    mirror.home.run("initialize", "db")
     mirror.assert_equal()
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_delete_after_a_write_of_the_records_was_interrupted(mirror: Mirror, nth: int) -> None:
+    mirror.create()
+    _killed_at(mirror, "IMAGE:LIVE:RECORD:RENAME", nth=nth)
+    mirror.home.run("delete", "db", "--yes")
+    for end in (mirror.source, mirror.destination):
+        assert not (end.path.parent / ".mirrord").exists()
 
 
 def test_a_daemon_that_ends_while_an_end_hangs_reports_no_bug(mirror: Mirror) -> None:
