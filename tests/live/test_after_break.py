@@ -114,6 +114,21 @@ def test_initialize_without_the_record_of_a_reverse(mirror: Mirror) -> None:
     assert home.status()["source"] == mirror.ends[1]
 
 
+def test_release_and_delete_without_the_record_of_a_resync(mirror: Mirror) -> None:
+    home = mirror.home
+    mirror.initialize("--policy", "sync")
+    home.run("break", "db")
+    shutil.copytree(home.folder / "state", home.folder / "older")
+    home.run("resync", "db", "--yes")
+    home.run("serve", "db")
+    shutil.rmtree(home.folder / "state")
+    (home.folder / "older").rename(home.folder / "state")
+    for verb in ("release", "delete"):
+        assert "is not possible now: it is not broken off" in home.refused(verb, "db")
+    qemu_io(home.uri(), "write -P 1 0 64k")
+    mirror.assert_equal()
+
+
 def test_delete_names_the_image_of_the_primary(mirror: Mirror) -> None:
     mirror.initialize("--policy", "sync")
     mirror.home.run("reverse", "db", "--yes")
