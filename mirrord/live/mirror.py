@@ -118,10 +118,10 @@ class LiveMirror:
             return self.state
         reading = self.read()
         source, destination = reading.source, reading.destination
+        is_copy = destination is not None and destination.role == "secondary"
         if self.state is State.BROKEN_OFF:
-            is_again = reading.primary and destination and destination.role == "secondary"
-            return State.MIRRORED if is_again else State.BROKEN_OFF
-        if destination and destination.is_primary and (source is None or source.volume):
+            return State.MIRRORED if is_copy and reading.primary else State.BROKEN_OFF
+        if destination and destination.role and not is_copy and (source is None or source.volume):
             return State.BROKEN_OFF
         return State.MIRRORED if source and source.generation else State.UNINITIALIZED
 

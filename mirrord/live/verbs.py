@@ -73,6 +73,7 @@ def initialize(mirror: LiveMirror) -> Result:
         mirror.set_copy_rate(mirror.source, mirror.source.live_status())
         mirror.start()
         _check_roles(mirror)
+        mirror.permit(Verb.INITIALIZE)  # again, now that both ends report their roles
         mirror.catalogue.set_direction(mirror.id, mirror.definition.source_site)
         mirror.set_traffic(mirror.source.live_status())
         mirror.set_mode(mirror.source, mirror.first_mode)
@@ -265,7 +266,8 @@ def resync(mirror: LiveMirror, *, yes: bool) -> Result:
                 hint=f"'mirrord reverse {mirror.name}' records the roles; what is at "
                 f"{mirror.destination} stays.",
             )
-        if mirror.state is State.BROKEN_OFF or not ends[0].is_primary or ends[1].is_primary:
+        is_copy = ends[0].is_primary and ends[1].role == "secondary"
+        if mirror.state is State.BROKEN_OFF or not is_copy:
             if not yes:
                 return _plan(mirror, "resync", mirror.source, mirror.destination)
             _take_back(mirror)
@@ -307,11 +309,13 @@ def reverse(mirror: LiveMirror, *, yes: bool) -> Result:
         source, destination = mirror.source, mirror.destination
         broken = mirror.known_state() is State.BROKEN_OFF
         rights.check_live_turn(source, destination)
-        if not destination.live_status().is_primary:
+        if destination.live_status().role == "secondary":
             _demand_in_sync(mirror)
         if not yes:
             return _plan(mirror, "reverse", destination, source, lost=broken)
         source.live_unserve()
+        if destination.live_status().role == "fenced":
+            destination.live_reclaim()
         if not destination.live_status().is_primary:
             # Again, now that no client writes: what was written since may be at the source only.
             if source.live_status().is_semi_sync:

@@ -60,6 +60,27 @@ def test_a_catalogue_that_is_lost_after_a_break(mirror: Mirror, verb: str) -> No
     mirror.assert_equal()
 
 
+@pytest.mark.parametrize("verb", ["resync", "reverse"])
+def test_a_catalogue_that_is_lost_after_a_reverse_and_a_break(mirror: Mirror, verb: str) -> None:
+    """The end that is fenced then counts as the destination."""
+    home = mirror.home
+    mirror.initialize("--policy", "sync")
+    home.run("reverse", "db", "--yes")
+    home.run("break", "db")
+    home.run("serve", "db")
+    qemu_io(home.uri(), "write -P 1 0 64k")
+    for end in (mirror.source, mirror.destination):
+        end.kill()
+    shutil.rmtree(home.folder / "state")
+    for _ in range(2):
+        assert "it is broken off" in home.refused("initialize", "db")
+    assert "is lost" in home.run(verb, "db", status=1)
+    home.run(verb, "db", "--yes")
+    home.run("serve", "db")
+    qemu_io(home.uri(), f"read -P {int(verb == 'resync')} 0 64k")
+    mirror.assert_equal()
+
+
 def test_an_older_catalogue_that_does_not_know_of_a_reverse(mirror: Mirror) -> None:
     home = mirror.home
     mirror.initialize("--policy", "sync")
