@@ -139,6 +139,8 @@ def break_off(mirror: LiveMirror, *, snapshot: str | None = None) -> Result:
             there = mirror.destination.live_start("", "")
         if there.is_primary:
             _check_roles(mirror)
+        elif there.role == "fenced":  # a resync was interrupted
+            mirror.destination.live_reclaim()
         else:
             mirror.break_off(mirror.destination)
         now = mirror.destination.live_status()

@@ -181,6 +181,22 @@ def test_break_says_that_it_is_not_known_what_is_missing(mirror: Mirror) -> None
     assert "writes that the source has acknowledged may be missing" in home.run("break", "db")
 
 
+def test_break_of_an_end_that_an_interrupted_resync_has_fenced(mirror: Mirror) -> None:
+    """Then the source is lost: the destination has what was written there."""
+    home = mirror.home
+    mirror.initialize("--policy", "sync")
+    home.run("break", "db")
+    home.run("serve", "db")
+    qemu_io(home.uri(), "write -P 1 0 64k")
+    mirror.source.ask("reclaim")
+    wait_until(lambda: mirror.destination.status()["role"] == "fenced", "the fence")
+    mirror.source.kill()
+    mirror.source.path.rename(mirror.source.path.with_name("lost"))
+    assert "does not answer" in home.run("break", "db")
+    home.run("serve", "db")
+    qemu_io(home.uri(), "read -P 1 0 64k")
+
+
 def test_a_source_that_hangs_does_not_delay_the_service_for_long(
     mirror: Mirror, tmp_path: Path
 ) -> None:
