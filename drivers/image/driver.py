@@ -459,8 +459,9 @@ class ImageDriver(Driver, Live):
             yield self._demand_end()
 
     def _save(self, end: _End) -> None:
-        """Record it, also for a process that is started later."""
-        self._record(end)
+        """Record it, also for a process that is started later. What is recorded needs no space."""
+        if end != self._end():
+            self._record(end)
         self._process.write_config(self._lines(end))
 
     def _record(self, end: _End) -> None:
