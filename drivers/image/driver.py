@@ -213,7 +213,8 @@ class ImageDriver(Driver, Live):
             if link and not (is_known and (is_running or self._process.may_listen(end.link))):
                 wanted = wanted._replace(link=self._process.address(link))
             if not is_running:
-                self._record(wanted)
+                if wanted != end:
+                    self._record(wanted)
                 self._process.start(_unit_of(end), self._lines(wanted))
             elif wanted != end:
                 wanted = wanted._replace(link=end.link or wanted.link)  # the present listener stays
@@ -226,7 +227,7 @@ class ImageDriver(Driver, Live):
             f"image {self.location}",
             f"state {self._store}",
             "control control",
-            f"link {end.link}",
+            *([f"link {end.link}"] if end.link else []),
             *([f"peer {end.peer}"] if end.peer else []),
             *([f"semi-window {end.window}"] if end.window else []),
             f"merge-above {end.merge_above}",
@@ -404,7 +405,10 @@ class ImageDriver(Driver, Live):
             self._process.remove(_unit_of(end) if end else "")
             for address in end.served if end else ():
                 remove_socket(address)
-            for name in (*_FILES, *_TLS, "config", "control", "log", "lock"):
+            left = [
+                one.name for one in self._store.glob(".*.new")
+            ]  # of writes that were interrupted
+            for name in (*_FILES, *_TLS, *left, "config", "control", "log", "lock"):
                 files.remove_file(f"{_LABEL}:REMOVE", self._store / name)
         for folder in (self._store, self._store.parent, self._store.parent.parent):
             if folder.name in ("live", ".mirrord") or folder.parent.name == ".mirrord":
@@ -455,8 +459,9 @@ class ImageDriver(Driver, Live):
             yield self._demand_end()
 
     def _save(self, end: _End) -> None:
-        """Record it, also for a process that is started later."""
-        self._record(end)
+        """Record it, also for a process that is started later. What is recorded needs no space."""
+        if end != self._end():
+            self._record(end)
         self._process.write_config(self._lines(end))
 
     def _record(self, end: _End) -> None:

@@ -7,10 +7,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import signal
 import socket
 import struct
-from contextlib import closing, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,9 @@ _SYSTEMCTL_S = 120.0
 _STOP_S = 10.0
 _POLL_S = 0.02
 _LOG_BYTES_MAX = 1 << 20
+#: Of its log, where it ended without an error of its own.
+_LAST_LINES = 3
+_SILENT = "it did not answer in time"
 _SYSTEMD = Path("/run/systemd/system")
 #: Where packaging/mirrord-live@.service finds the records, as root has them.
 _UNITS_STATE = Path("/var/lib/mirrord")
@@ -168,9 +173,12 @@ class LiveProcess:
         return False
 
     def write_config(self, lines: list[str]) -> None:
-        """Write what the process is started with."""
-        text = "".join(f"{line}\n" for line in lines)
-        files.write_atomic(f"{_LABEL}:CONFIG", self._store / "config", text.encode(), mode=0o600)
+        """Write what the process is started with, unless it is there: the disk may be full."""
+        path, data = self._store / "config", "".join(f"{line}\n" for line in lines).encode()
+        with suppress(FileNotFoundError):
+            if path.read_bytes() == data:
+                return
+        files.write_atomic(f"{_LABEL}:CONFIG", path, data, mode=0o600)
 
     def start(self, name: str, lines: list[str]) -> None:
         """Start it; returns when it answers. name: of its unit."""
@@ -180,36 +188,53 @@ class LiveProcess:
             if log.stat().st_size > _LOG_BYTES_MAX:
                 log.unlink()
         began = log.stat().st_size if log.exists() else 0
-        if has_systemd():
-            self._start_unit(name)
-        else:
-            self._start_child(log)
+        with ExitStack() as stack:
+            if has_systemd():
+                self._start_unit(name)
+                self._wait_started(log, began, lambda: False)
+            else:
+                self._wait_started(log, began, self._start_child(log, stack))
+
+    def _wait_started(self, log: Path, began: int, has_ended: Callable[[], bool]) -> None:
         until_s = clock.monotonic_s() + _START_S
         while not self.is_running():
+            is_over, said = has_ended(), ""
             with suppress(FileNotFoundError):
                 said = log.read_bytes()[began:].decode(errors="replace")
-                if "error: " in said:
-                    error = refusal(said, self._where)
-                    if "is in use by another program" in error.what:
-                        error.prepend_hint(_IN_USE)
-                    raise error
-            if clock.monotonic_s() > until_s:
-                why = "it did not answer in time"
-                raise IoFailed("mirrord-live did not start", where=self._where, why=why)
+            if "error: " in said:
+                error = refusal(said, self._where)
+                if "is in use by another program" in error.what:
+                    error.prepend_hint(_IN_USE)
+                raise error
+            if is_over or clock.monotonic_s() > until_s:
+                last = " / ".join(said.splitlines()[-_LAST_LINES:])
+                why = f"it ended: {last or 'it gave no reason'}" if is_over else _SILENT
+                hint = f"{self._store}/log has its messages."
+                raise IoFailed("mirrord-live did not start", where=self._where, why=why, hint=hint)
             clock.sleep_s(_POLL_S)
 
-    def _start_child(self, log: Path) -> None:
+    def _start_child(self, log: Path, stack: ExitStack) -> Callable[[], bool]:
+        """Start it; what is returned tells whether it has ended, as long as the stack is open."""
         words = [native.live_program(), "run", "--config", "config"]
+        reading, writing = os.pipe()
+        stack.callback(os.close, writing)
         with files.opened(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600) as descriptor:
-            # `setsid --fork`: it belongs to nobody, so nobody has to wait for its end.
-            started = command.start(
-                ["setsid", "--fork", *words],
-                stdin=command.NO_INPUT,
-                stdout=descriptor,
-                stderr=descriptor,
-                folder=self._store,
-            )
+            # `setsid --fork`: it belongs to nobody, so nobody has to wait for its end. It never
+            # reads its input, which nobody else has open.
+            try:
+                started = command.start(
+                    ["setsid", "--fork", *words],
+                    stdin=reading,
+                    stdout=descriptor,
+                    stderr=descriptor,
+                    folder=self._store,
+                )
+            finally:
+                os.close(reading)
         started.wait()
+        watched = select.poll()
+        watched.register(writing, 0)
+        return lambda: bool(watched.poll(0))
 
     def _start_unit(self, name: str) -> None:
         link = paths.standard().state / "live" / "units" / name

@@ -187,9 +187,11 @@ class RemoteDriver(Driver, Clones, Pool, Verification, Live):
                     return work(*self._attached())
                 except (LinkLost, Unreachable) as error:
                     failure: MirrordError = error
-                    # A connection that broke is made again; a failure to connect is reported.
+                    # A connection that broke is made again. A failure to connect is reported, and
+                    # so is what the other end cannot reach.
                     known = known or (self._used is not None and self._used.answered)
-                    if not known or self.waiting.one_try:
+                    is_said = isinstance(error, Unreachable) and self._used is not None
+                    if is_said or not known or self.waiting.one_try:
                         break
             raise failure
 

@@ -44,13 +44,23 @@ _REFUSED = ("the replica refused: ", "the replica failed: ")
 #: How long a break may make no progress. The last step is a sync, which shows none.
 _BREAK_STALLED_S = 600.0
 _LOOPBACK = "127.0.0.1"
-#: Where the hints for mirrors by snapshots do not fit.
-_HINTS = {
-    (State.MIRRORED, Verb.INITIALIZE): "'mirrord resync {name}' copies what the destination lacks.",
-    (State.BROKEN_OFF, Verb.INITIALIZE): "With 'mirrord resync {name}' the source wins, with "
-    "'mirrord reverse {name}' the destination; both show first what would be lost.",
-    (State.MIRRORED, Verb.DELETE): "Run 'mirrord break {name}' first, or 'mirrord delete {name} "
-    "--yes'; both images are kept.",
+#: Where those of mirrors by snapshots do not fit.
+_REFUSALS = {
+    (State.MIRRORED, Verb.INITIALIZE): Refusal(
+        "it is already initialized", "'mirrord resync {name}' copies what the destination lacks."
+    ),
+    (State.BROKEN_OFF, Verb.INITIALIZE): Refusal(
+        "it is broken off",
+        "With 'mirrord resync {name}' the source wins, with 'mirrord reverse {name}' the "
+        "destination; both show first what would be lost.",
+    ),
+    (State.MIRRORED, Verb.RELEASE): Refusal(
+        "it is not broken off", "Run 'mirrord break {name}' first."
+    ),
+    (State.MIRRORED, Verb.DELETE): Refusal(
+        "it is not broken off",
+        "Run 'mirrord break {name}' first, or 'mirrord delete {name} --yes'; both images are kept.",
+    ),
 }
 
 
@@ -101,14 +111,17 @@ class LiveMirror:
         return row.state if row else State.UNINITIALIZED
 
     def known_state(self) -> State:
-        """The recorded state. Where nothing is recorded, what the ends report: the catalogue may
-        have been lost. (After a `release` only the destination has records.)
+        """The recorded state, unless the ends report another one: the catalogue may have been lost,
+        or be an older one. (After a `release` only the destination has records.)
         """
-        if self.state is not State.UNINITIALIZED:
+        if self.state is State.MIRRORED:
             return self.state
         reading = self.read()
         source, destination = reading.source, reading.destination
-        if destination and destination.is_primary and (source is None or source.volume):
+        is_copy = destination is not None and destination.role == "secondary"
+        if self.state is State.BROKEN_OFF:
+            return State.MIRRORED if is_copy and reading.primary else State.BROKEN_OFF
+        if destination and destination.role and not is_copy and (source is None or source.volume):
             return State.BROKEN_OFF
         return State.MIRRORED if source and source.generation else State.UNINITIALIZED
 
@@ -129,11 +142,11 @@ class LiveMirror:
             state = self.state  # an interrupted one is completed
         verdict = judge(state, verb, quiesced=False)
         if isinstance(verdict, Refusal):
-            hint = _HINTS.get((state, verb), verdict.hint)
+            why, hint = _REFUSALS.get((state, verb), verdict)
             raise Refused(
                 f"'{verb.value}' is not possible now",
                 where=f"mirror '{self.name}'",
-                why=verdict.why,
+                why=why,
                 hint=hint.format(name=self.name),
             )
         return verdict
@@ -241,12 +254,11 @@ class LiveMirror:
 
     def permit_initialized(self) -> None:
         """`Refused` when nothing was created yet."""
-        if self.state is State.UNINITIALIZED and not self.source.live_status().volume:
+        if self.state is State.UNINITIALIZED and not self.status_of(self.source).volume:
             raise Refused(
                 "the mirror is not initialized",
                 where=f"mirror '{self.name}'",
-                hint=f"Run 'mirrord initialize {self.name}' first; clients can be served while "
-                "it copies.",
+                hint=f"Run 'mirrord initialize {self.name}'; clients can be served meanwhile.",
             )
 
     def set_copy_rate(self, primary: Live, status: LiveStatus) -> None:

@@ -84,11 +84,17 @@ def uri_of(address: str) -> str:
 def unserve(mirror: LiveMirror) -> Result:
     """Disconnect the clients."""
     mirror.permit_initialized()
-    found = [(end, end.live_status()) for end in (mirror.source, mirror.destination)]
-    for end, status in found:
-        if status.served or status.running:  # it may be served where that is not recorded
-            end.live_unserve()
-    if not any(status.served for _, status in found):
+    found, trouble = list[LiveStatus](), list[MirrordError]()
+    for end in (mirror.source, mirror.destination):
+        try:
+            found.append(mirror.status_of(end))
+            if found[-1].served or found[-1].running:  # it may be served where that is not recorded
+                end.live_unserve()
+        except MirrordError as error:
+            trouble.append(error)  # the clients of the other end are disconnected all the same
+    if trouble:
+        raise trouble[0]
+    if not any(status.served for status in found):
         return Result("already_unserved", f"'{mirror.name}' is not served.")
     return Result("done", f"'{mirror.name}' is not served any more; its clients are disconnected.")
 

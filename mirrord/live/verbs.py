@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from contextlib import suppress
 
-from mirrord.core.errors import MirrordError, Refused
+from mirrord.core.errors import Damaged, LinkLost, MirrordError, Refused, Unreachable
 from mirrord.core.live import LiveReading, LiveSetup, LiveStatus, Mode
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, Already, State, Verb
@@ -72,6 +72,8 @@ def initialize(mirror: LiveMirror) -> Result:
             _create(mirror)
         mirror.set_copy_rate(mirror.source, mirror.source.live_status())
         mirror.start()
+        _check_roles(mirror)
+        mirror.permit(Verb.INITIALIZE)  # again, now that both ends report their roles
         mirror.catalogue.set_direction(mirror.id, mirror.definition.source_site)
         mirror.set_traffic(mirror.source.live_status())
         mirror.set_mode(mirror.source, mirror.first_mode)
@@ -121,7 +123,11 @@ def break_off(mirror: LiveMirror, *, snapshot: str | None = None) -> Result:
     if snapshot is not None:
         raise Refused("a live mirror has no snapshots", where=f"mirror '{mirror.name}'")
     # The end knows better than the catalogue, which a command that was interrupted has not updated.
-    there = mirror.status_of(mirror.destination)
+    try:
+        there = mirror.status_of(mirror.destination)
+    except (LinkLost, Unreachable):
+        _check_roles(mirror)
+        raise
     if not there.volume or there.state == "empty":
         mirror.permit(Verb.BREAK)
     elif there.is_primary and isinstance(verdict := mirror.permit(Verb.BREAK), Already):
@@ -131,7 +137,11 @@ def break_off(mirror: LiveMirror, *, snapshot: str | None = None) -> Result:
         there = mirror.destination.live_status()
         if not there.running:
             there = mirror.destination.live_start("", "")
-        if not there.is_primary:
+        if there.is_primary:
+            _check_roles(mirror)
+        elif there.role == "fenced":  # a resync was interrupted
+            mirror.destination.live_reclaim()
+        else:
             mirror.break_off(mirror.destination)
         now = mirror.destination.live_status()
         mirror.record(State.BROKEN_OFF, f"broken off, epoch {now.epoch}")
@@ -165,6 +175,27 @@ def break_off(mirror: LiveMirror, *, snapshot: str | None = None) -> Result:
         "warnings": notes,
     }
     return Result("done", text, data)
+
+
+def _check_roles(mirror: LiveMirror) -> None:
+    """`Refused` when the source is the secondary: the catalogue is older than a change of roles, or
+    was lost. It is recorded then.
+    """
+    here = mirror.read().source
+    if here is not None and here.volume and not here.running:
+        with suppress(MirrordError, OSError):
+            here = mirror.source.live_start("", "")
+    if here is None or here.role != "secondary":
+        return
+    mirror.turned()
+    mirror.record(State.MIRRORED, "the source is the secondary: the roles were changed")
+    raise Refused(
+        "the roles were changed",
+        where=f"mirror '{mirror.name}'",
+        why=f"{mirror.source} is the secondary, which the catalogue did not have",
+        hint=f"It is recorded now: {mirror.destination} is the source. Run the command again if it "
+        "is still wanted.",
+    )
 
 
 def _about_image(before: LiveReading, there: LiveStatus) -> list[str]:
@@ -237,7 +268,8 @@ def resync(mirror: LiveMirror, *, yes: bool) -> Result:
                 hint=f"'mirrord reverse {mirror.name}' records the roles; what is at "
                 f"{mirror.destination} stays.",
             )
-        if mirror.state is State.BROKEN_OFF or not ends[0].is_primary or ends[1].is_primary:
+        is_copy = ends[0].is_primary and ends[1].role == "secondary"
+        if mirror.state is State.BROKEN_OFF or not is_copy:
             if not yes:
                 return _plan(mirror, "resync", mirror.source, mirror.destination)
             _take_back(mirror)
@@ -279,11 +311,13 @@ def reverse(mirror: LiveMirror, *, yes: bool) -> Result:
         source, destination = mirror.source, mirror.destination
         broken = mirror.known_state() is State.BROKEN_OFF
         rights.check_live_turn(source, destination)
-        if not destination.live_status().is_primary:
+        if destination.live_status().role == "secondary":
             _demand_in_sync(mirror)
         if not yes:
             return _plan(mirror, "reverse", destination, source, lost=broken)
         source.live_unserve()
+        if destination.live_status().role == "fenced":
+            destination.live_reclaim()
         if not destination.live_status().is_primary:
             # Again, now that no client writes: what was written since may be at the source only.
             if source.live_status().is_semi_sync:
@@ -346,6 +380,7 @@ def release(mirror: LiveMirror) -> Result:
     """Forget the source end of a mirror that is broken off."""
     with mirror.hold(Verb.RELEASE):
         mirror.permit(Verb.RELEASE)
+        mirror.status_of(mirror.source)
         mirror.source.live_remove()
         mirror.record(State.UNINITIALIZED, "released: the records at the source were removed")
     text = (
@@ -363,7 +398,7 @@ def delete(mirror: LiveMirror, *, yes: bool) -> Result:
         last, trouble = _last_primary(mirror), ""
         for end in (mirror.source, mirror.destination):
             try:
-                end.live_remove()
+                trouble += _remove(mirror, end)
             except (MirrordError, OSError) as error:
                 if not yes:
                     if isinstance(error, MirrordError):
@@ -375,6 +410,17 @@ def delete(mirror: LiveMirror, *, yes: bool) -> Result:
             mirror.catalogue.remove_mirror(mirror.id)
     text = f"'{mirror.name}' was deleted. Both images are kept.{last}{trouble}"
     return Result("done", text, {"deleted": 0})
+
+
+def _remove(mirror: LiveMirror, end: Live) -> str:
+    """Remove the records of an end. Those of another mirror are kept: a sentence that says so."""
+    other = ""
+    with suppress(Damaged):
+        other = end.live_status().mirror_id
+    if other not in ("", mirror.id):
+        return f" {end} belongs to the mirror {other}: its records are kept."
+    end.live_remove()
+    return ""
 
 
 def _last_primary(mirror: LiveMirror) -> str:

@@ -60,6 +60,27 @@ def test_a_catalogue_that_is_lost_after_a_break(mirror: Mirror, verb: str) -> No
     mirror.assert_equal()
 
 
+@pytest.mark.parametrize("verb", ["resync", "reverse"])
+def test_a_catalogue_that_is_lost_after_a_reverse_and_a_break(mirror: Mirror, verb: str) -> None:
+    """The end that is fenced then counts as the destination."""
+    home = mirror.home
+    mirror.initialize("--policy", "sync")
+    home.run("reverse", "db", "--yes")
+    home.run("break", "db")
+    home.run("serve", "db")
+    qemu_io(home.uri(), "write -P 1 0 64k")
+    for end in (mirror.source, mirror.destination):
+        end.kill()
+    shutil.rmtree(home.folder / "state")
+    for _ in range(2):
+        assert "it is broken off" in home.refused("initialize", "db")
+    assert "is lost" in home.run(verb, "db", status=1)
+    home.run(verb, "db", "--yes")
+    home.run("serve", "db")
+    qemu_io(home.uri(), f"read -P {int(verb == 'resync')} 0 64k")
+    mirror.assert_equal()
+
+
 def test_an_older_catalogue_that_does_not_know_of_a_reverse(mirror: Mirror) -> None:
     home = mirror.home
     mirror.initialize("--policy", "sync")
@@ -77,6 +98,55 @@ def test_an_older_catalogue_that_does_not_know_of_a_reverse(mirror: Mirror) -> N
     assert home.status()["source"] == mirror.ends[1]
     home.run("serve", "db")
     qemu_io(home.uri(), "read -P 1 0 64k")
+    mirror.assert_equal()
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_break_without_the_record_of_a_reverse(mirror: Mirror, is_lost: bool) -> None:
+    """The catalogue is lost, and no process runs; or it is an older one, and both do."""
+    home = mirror.home
+    mirror.initialize("--policy", "sync")
+    shutil.copytree(home.folder / "state", home.folder / "older")
+    home.run("reverse", "db", "--yes")
+    shutil.rmtree(home.folder / "state")
+    if is_lost:
+        mirror.source.kill()
+        mirror.destination.kill()
+    else:
+        (home.folder / "older").rename(home.folder / "state")
+    said = home.refused("break", "db")
+    assert f"the roles were changed: {mirror.ends[0]} is the secondary" in said
+    assert home.status()["source"] == mirror.ends[1]
+    assert mirror.destination.status()["role"] == "primary"
+    assert f"'db' is broken off: {mirror.ends[0]} is a primary" in home.run("break", "db")
+    assert mirror.destination.status()["role"] == "fenced"
+
+
+def test_initialize_without_the_record_of_a_reverse(mirror: Mirror) -> None:
+    home = mirror.home
+    mirror.initialize("--policy", "sync")
+    home.run("reverse", "db", "--yes")
+    mirror.source.kill()
+    mirror.destination.kill()
+    shutil.rmtree(home.folder / "state")
+    assert "the roles were changed" in home.refused("initialize", "db")
+    assert "it is already initialized" in home.refused("initialize", "db")
+    home.run("resync", "db")
+    assert home.status()["source"] == mirror.ends[1]
+
+
+def test_release_and_delete_without_the_record_of_a_resync(mirror: Mirror) -> None:
+    home = mirror.home
+    mirror.initialize("--policy", "sync")
+    home.run("break", "db")
+    shutil.copytree(home.folder / "state", home.folder / "older")
+    home.run("resync", "db", "--yes")
+    home.run("serve", "db")
+    shutil.rmtree(home.folder / "state")
+    (home.folder / "older").rename(home.folder / "state")
+    for verb in ("release", "delete"):
+        assert "is not possible now: it is not broken off" in home.refused(verb, "db")
+    qemu_io(home.uri(), "write -P 1 0 64k")
     mirror.assert_equal()
 
 
@@ -109,6 +179,22 @@ def test_break_says_that_it_is_not_known_what_is_missing(mirror: Mirror) -> None
     qemu_io(home.uri(), "write -P 1 0 64k")
     mirror.source.kill()
     assert "writes that the source has acknowledged may be missing" in home.run("break", "db")
+
+
+def test_break_of_an_end_that_an_interrupted_resync_has_fenced(mirror: Mirror) -> None:
+    """Then the source is lost: the destination has what was written there."""
+    home = mirror.home
+    mirror.initialize("--policy", "sync")
+    home.run("break", "db")
+    home.run("serve", "db")
+    qemu_io(home.uri(), "write -P 1 0 64k")
+    mirror.source.ask("reclaim")
+    wait_until(lambda: mirror.destination.status()["role"] == "fenced", "the fence")
+    mirror.source.kill()
+    mirror.source.path.rename(mirror.source.path.with_name("lost"))
+    assert "does not answer" in home.run("break", "db")
+    home.run("serve", "db")
+    qemu_io(home.uri(), "read -P 1 0 64k")
 
 
 def test_a_source_that_hangs_does_not_delay_the_service_for_long(

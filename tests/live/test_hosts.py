@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from mirrord.config.hosts import render
-from tests.live.command import Home, Mirror, qemu_io
+from mirrord.core.errors import Unreachable
+from mirrord.core.live import LiveSetup
+from mirrord.core.model import Endpoint
+from mirrord.drivers.image.driver import ImageDriver
+from mirrord.link.driver import RemoteDriver
+from tests.live.command import Home, Image, Mirror, qemu_io
 from tests.live.lab import ROOT, Writer, wait_until
 from tests.live.test_commands import Served
+from tests.support.agents import agents
+from tests.support.service import takes_clients
 from tests.support.sshd import Sshd
 
 
@@ -75,6 +85,57 @@ def test_a_mirror_to_another_host(remote: Remote) -> None:
     assert not writer.errors
     remote.assert_equal()
     writer.check(remote.destination.path.read_bytes())
+
+
+def test_clients_are_disconnected_while_the_other_host_cannot_be_reached(remote: Remote) -> None:
+    remote.initialize()
+    remote.home.run("serve", "db")
+    remote.sshd.stop()
+    assert "dr: " in remote.home.refused("unserve", "db")
+    assert not takes_clients(remote.home.folder / "run/db.nbd")
+
+
+def test_failover_with_an_older_catalogue_that_does_not_know_of_a_reverse(remote: Remote) -> None:
+    """The host of the primary is lost: the source, as the catalogue has it, takes over."""
+    home = remote.home
+    remote.initialize()
+    shutil.copytree(home.folder / "state", home.folder / "older")
+    home.run("reverse", "db", "--yes")
+    home.run("serve", "db", "--socket", str(remote.destination.path.parent / "s"))
+    qemu_io(f"nbd+unix:///?socket={remote.destination.path.parent}/s", "write -P 1 0 64k")
+    shutil.rmtree(home.folder / "state")
+    (home.folder / "older").rename(home.folder / "state")
+    remote.destination.kill()
+    remote.sshd.stop()
+    said = home.refused("break", "db")
+    assert f"the roles were changed: {remote.ends[0]} is the secondary" in said
+    assert f"'db' is broken off: {remote.ends[0]} is a primary" in home.run("break", "db")
+    home.run("serve", "db")
+    qemu_io(home.uri(), "read -P 1 0 64k")
+
+
+def test_a_process_that_hangs_at_the_other_host_is_asked_once(tmp_path: Path) -> None:
+    image = tmp_path / "db.img"
+    image.write_bytes(bytes(1 << 20))
+    end = ImageDriver.at(str(image))
+    end.live_create(LiveSetup("m1", "db", "primary", "0" * 31 + "1", True, 1 << 20))
+    end.live_start("127.0.0.1", "")
+    pid = Image(image).pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with agents(tmp_path / "there") as made:
+            driver = RemoteDriver.of(Endpoint("image", str(image), "dr"), made)
+            began_s = time.monotonic()
+            with pytest.raises(Unreachable, match="no answer"):
+                driver.live_await_full(0.0)
+            assert time.monotonic() - began_s < 12  # three times would be 17 s
+            driver.detach()
+            assert made._current is not None
+            made._current.close()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+        end.live_remove()
 
 
 def test_failover_to_another_host_and_back(remote: Remote) -> None:

@@ -1,12 +1,21 @@
-"""Commands that end during a copy, which goes on by itself."""
+"""Commands that end during a copy, which goes on by itself, or before it; the end of a daemon."""
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import subprocess
+import time
+from contextlib import closing
 
+import pytest
+
+from mirrord.system import steps
+from mirrord.system.paths import Paths
 from tests.live.command import WORDS, Mirror, qemu_io
 from tests.live.lab import wait_until
+from tests.support.verbs import Service
 
 
 def _interrupted(mirror: Mirror, *words: str) -> None:
@@ -57,3 +66,58 @@ def test_the_daemon_records_what_an_interrupted_command_did(mirror: Mirror) -> N
     home.run("break", "db")
     assert mirror.source.status()["role"] == "primary"
     assert home.status()["state"] == "broken-off"
+
+
+def _killed_at(mirror: Mirror, wanted: str, *, nth: int = 1) -> None:
+    """An initialize that ends at a step without doing anything more."""
+    seen: list[str] = []
+
+    def die(label: str) -> None:
+        seen.extend([label] * label.startswith(wanted))
+        if len(seen) == nth:
+            raise KeyboardInterrupt
+
+    service = Service(Paths(*(mirror.home.folder / name for name in ("etc", "state", "run"))))
+    steps.observe(die)
+    try:
+        with closing(service), pytest.raises(KeyboardInterrupt):
+            service.initialize("db")
+    finally:
+        steps.observe(None)
+
+
+def test_the_source_is_served_before_a_copy_was_begun(mirror: Mirror) -> None:
+    mirror.create()
+    _killed_at(mirror, "IMAGE:PROCESS:CONFIG")
+    mirror.home.run("serve", "db")
+    qemu_io(mirror.home.uri(), "write -P 1 0 1M")
+    mirror.home.run("initialize", "db")
+    mirror.assert_equal()
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_delete_after_a_write_of_the_records_was_interrupted(mirror: Mirror, nth: int) -> None:
+    mirror.create()
+    _killed_at(mirror, "IMAGE:LIVE:RECORD:RENAME", nth=nth)
+    mirror.home.run("delete", "db", "--yes")
+    for end in (mirror.source, mirror.destination):
+        assert not (end.path.parent / ".mirrord").exists()
+
+
+def test_a_daemon_that_ends_while_an_end_hangs_reports_no_bug(mirror: Mirror) -> None:
+    mirror.initialize("--policy", "sync")
+    mirror.home.start_daemon()
+    log = mirror.home.folder / "daemon.log"
+    wait_until(lambda: "ready: " in log.read_text(), "the daemon")
+    pid = mirror.destination.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        time.sleep(3.5)  # a probe waits for it, which begins again after a command
+        with subprocess.Popen([*WORDS, "initialize", "db"], env=mirror.home.environment) as command:
+            time.sleep(1)
+            mirror.home.stop_daemon()
+            command.kill()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert "unexpected" not in log.read_text()

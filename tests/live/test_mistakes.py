@@ -7,10 +7,15 @@ import os
 import shutil
 import socket
 import subprocess
+import time
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
+from mirrord.core.errors import IoFailed
+from mirrord.drivers.image.driver import ImageDriver
+from mirrord.system import native
 from tests.live.command import Mirror, qemu_io
 from tests.live.lab import wait_until
 from tests.support.ports import free_port
@@ -89,6 +94,22 @@ def test_a_value_of_another_type_in_the_record_of_an_end_is_named(
     record.write_text(json.dumps({**json.loads(record.read_text()), key: value}))
     said = mirror.home.refused("serve", "db")
     assert f"{record}: the record of this end is malformed: {key} is" in said
+
+
+def test_a_process_that_is_killed_at_its_start_is_noticed_with_its_last_words(
+    mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror.initialize("--policy", "sync")
+    mirror.source.kill()
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\necho first >&2; echo last >&2; kill -9 $$\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(native, "live_program", lambda: str(program))
+    began_s = time.monotonic()
+    with pytest.raises(IoFailed, match="did not start: it ended: first / last") as caught:
+        ImageDriver.at(str(mirror.source.path)).live_start("", "")
+    assert time.monotonic() - began_s < 30
+    assert str(mirror.source.store / "log") in caught.value.hint
 
 
 def test_a_port_that_another_program_has_is_replaced(mirror: Mirror) -> None:

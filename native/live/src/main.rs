@@ -333,6 +333,11 @@ fn end_by_panics() {
     }));
 }
 
+/// Writes a line to the log. Its disk may be full, which is no reason to end.
+pub(crate) fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 fn main() -> ExitCode {
     end_by_panics();
     let mut words = std::env::args().skip(1);
@@ -350,7 +355,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
-            eprintln!("error: {problem}");
+            say(&format!("error: {problem}"));
             ExitCode::FAILURE
         }
     }

@@ -480,7 +480,7 @@ impl Process {
     }
 
     pub(crate) fn log(&mut self, line: String) {
-        eprintln!("{line}");
+        crate::say(&line);
         let number = self.next_event;
         self.next_event += 1;
         self.events.push_back(Event {
