@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 
-from mirrord.core.errors import MirrordError, Unsupported
+from mirrord.core.errors import MIRROR, MirrordError, Unsupported
 from mirrord.core.model import FileName
 from mirrord.core.verification import VerifyNode, VerifyProgress, VerifyRequest
 from mirrord.drivers.contract import Driver, Volume, changing
@@ -53,19 +53,19 @@ class Verification(Volume):
         """A part of a file of a snapshot, at most `PIECE_BYTES`; shorter only at its end. Only a
         repair needs it.
         """
-        raise repair_unsupported(str(self))
+        raise repair_unsupported(self)
 
     @changing
     def repair_begin(self, guid: str) -> None:
         """Prepare a copy of the snapshot; drops one that was not finished. `Refused`: the
         destination shows another one.
         """
-        raise repair_unsupported(str(self))
+        raise repair_unsupported(self)
 
     @changing
     def repair_write(self, guid: str, path: FileName, offset: int, data: bytes) -> None:
         """Write a part of a file of the copy, within its size; its metadata do not change."""
-        raise repair_unsupported(str(self))
+        raise repair_unsupported(self)
 
     @changing
     def repair_finish(self, guid: str, root: str) -> None:
@@ -73,17 +73,21 @@ class Verification(Volume):
         with FULL or CHANGED must have computed the tree of the damaged snapshot. Raises
         `TransferFailed` when the copy has another root: then nothing is different.
         """
-        raise repair_unsupported(str(self))
+        raise repair_unsupported(self)
 
 
-def repair_unsupported(where: str) -> MirrordError:
+def repair_unsupported(volume: Volume) -> MirrordError:
     """The error for a kind of volume that cannot be repaired."""
+    pool = (
+        "A ZFS pool with redundancy repairs itself by 'zpool scrub'; without it, 'zfs receive -c' "
+        "(OpenZFS 2.2 or later) replaces damaged blocks. "
+    )
     return Unsupported(
         "volumes of this kind cannot be repaired",
-        where=where,
-        hint="A ZFS pool with redundancy repairs itself by 'zpool scrub'; without it, 'zfs receive "
-        "-c' (OpenZFS 2.2 or later) replaces damaged blocks. For a complete new copy: 'mirrord "
-        "release', move the destination away, then 'mirrord initialize'.",
+        where=str(volume),
+        hint=(pool if volume.kind.startswith("zfs") else "") + "For a complete new copy: "
+        f"'mirrord break {MIRROR}', 'mirrord release {MIRROR}', move the destination away, then "
+        f"'mirrord initialize {MIRROR}'.",
     )
 
 

@@ -149,7 +149,7 @@ def _copied(found: Comparison) -> int:
 def _demand_repair(mirror: Mirror) -> None:
     for one in mirror.destination.drivers:
         if Capability.REPAIR not in one.capabilities:
-            raise repair_unsupported(str(one))
+            raise repair_unsupported(one)
 
 
 def _check_repairable(mirror: Mirror, found: Comparison) -> None:
@@ -163,8 +163,9 @@ def _check_repairable(mirror: Mirror, found: Comparison) -> None:
                 where=f"mirror '{mirror.name}'" + (f", member {name}" if name else ""),
                 why=f"{one.what} at the {one.end or 'destination'}: {escaped(one.path) or WHOLE}",
                 hint="Only contents of files that the source can read are repaired, and less than "
-                f"{NAMED_MAX} files. For a complete new copy: 'mirrord release {mirror.name}', "
-                f"move {mirror.destination} away, then 'mirrord initialize {mirror.name}'.",
+                f"{NAMED_MAX} files. For a complete new copy: 'mirrord break {mirror.name}', "
+                f"'mirrord release {mirror.name}', move {mirror.destination} away, then 'mirrord "
+                f"initialize {mirror.name}'.",
             )
 
 

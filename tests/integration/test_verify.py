@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mirrord.config.hosts import render
-from mirrord.core.errors import IoFailed, Refused, Unsupported, UsageError
+from mirrord.core.errors import IoFailed, Refused, UsageError
 from mirrord.core.results import Result
 from mirrord.core.verification import VerifyRequest
 from mirrord.drivers.btrfs.driver import BtrfsDriver
@@ -366,6 +366,15 @@ def test_a_block_volume_is_verified(tmp_path: Path, mode: dict[str, Any]) -> Non
         found = world.service.verify(NAME, **mode)
         [(path, what, end)] = differences(found)
         assert (path, what, end) == ("", "unreadable", "destination")
-        with pytest.raises(Unsupported, match="cannot be repaired"):
-            world.service.verify(NAME, repair=True)
+        refused = world.cli("verify", NAME, "--repair")
+        assert refused.returncode == 1 and "cannot be repaired" in refused.stderr
+        hint = refused.stderr.partition("hint: ")[2]
+        commands = [one.split()[1:] for one in hint.split("'")[1::2]]
+        assert [one[0] for one in commands] == ["break", "release", "initialize"]
+        for words in commands:
+            if words[0] == "initialize":
+                place.rename(place.with_name("away"))
+            done = world.cli(*words)
+            assert done.returncode == 0, (words, done.stderr)
+        assert world.service.verify(NAME).data["equal"]
         world.close()
