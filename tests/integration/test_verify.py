@@ -374,7 +374,7 @@ def test_a_block_volume_is_verified(tmp_path: Path, mode: dict[str, Any]) -> Non
         for words in commands:
             if words[0] == "initialize":
                 place.rename(place.with_name("away"))
-            done = world.cli(*words)
-            assert done.returncode == 0, (words, done.stderr)
+            ran = world.cli(*words)
+            assert ran.returncode == 0, (words, ran.stderr)
         assert world.service.verify(NAME).data["equal"]
         world.close()
