@@ -10,7 +10,7 @@ from mirrord.control import livetext
 from mirrord.core.pause import decoded
 from mirrord.core.states import Activity, State
 from mirrord.core.text import harmless
-from mirrord.core.units import counted, format_duration, format_size
+from mirrord.core.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from mirrord.core.status import Checkpoint, MirrorStatus, Reading
@@ -117,8 +117,8 @@ def _verified(status: MirrorStatus) -> Iterator[str]:
     soon = f"next {_local(next_ns):%Y-%m-%d %H:%M}" if next_ns else ""
     if verified is not None and status.verified_age_s is not None:
         ago = f"{format_duration(status.verified_age_s)} ago, {verified.mode.value}"
-        found = counted(verified.differences, "difference") if verified.differences else "equal"
-        yield f"  verified     {ago}: {verified.name}: {found}" + (soon and f"; {soon}")
+        last = f"{ago}: {verified.name}: {verified.verdict}"
+        yield f"  verified     {last}" + (soon and f"; {soon}")
     elif soon:
         yield f"  verified     never; {soon}"
 

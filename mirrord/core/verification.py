@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mirrord.core.model import FileName
+from mirrord.core.units import counted
 
 #: Bytes of a block. Also a part of the definition of the digests.
 BLOCK_BYTES = 128 * 1024
@@ -15,6 +16,8 @@ NODES_MAX = 1000
 BLOCKS_MAX = 16384
 #: Bytes that are read or written by one call.
 PIECE_BYTES = 512 * 1024
+#: Differences that are named; the rest is not looked for.
+NAMED_MAX = 1000
 #: How long one call of `verify_step` works at most.
 STEP_S_MAX = 5.0
 
@@ -141,6 +144,14 @@ class Verified(NamedTuple):
     mode: VerifyMode
     differences: int
     root: str
+
+    @property
+    def verdict(self) -> str:
+        """What was found, in a few words."""
+        if self.differences:
+            more = "at least " if self.differences >= NAMED_MAX else ""
+            return f"{more}{counted(self.differences, 'difference')}"
+        return "equal" if self.mode is not VerifyMode.SAMPLE else "no difference in the sample"
 
 
 def standing(found: Sequence[Verified]) -> Verified | None:

@@ -16,6 +16,7 @@ from mirrord.core.text import escaped
 from mirrord.core.verification import (
     BLOCK_BYTES,
     BLOCKS_MAX,
+    NAMED_MAX,
     NODES_MAX,
     UNREADABLE,
     Difference,
@@ -30,8 +31,6 @@ from mirrord.engine.crew import Crew
 
 _STEP_S = 1.0
 _DIGEST_BYTES = 32
-#: Differences that are named; the rest is not looked for.
-NAMED_MAX = 1000
 #: What has an empty path.
 WHOLE = "the volume itself"
 

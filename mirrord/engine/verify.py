@@ -13,8 +13,9 @@ from mirrord.core.model import Role, Snapshot
 from mirrord.core.results import Document, Result
 from mirrord.core.states import Activity, Verb
 from mirrord.core.text import escaped
-from mirrord.core.units import counted, format_duration, format_size
+from mirrord.core.units import format_duration, format_size
 from mirrord.core.verification import (
+    NAMED_MAX,
     PIECE_BYTES,
     Difference,
     PoolState,
@@ -26,7 +27,6 @@ from mirrord.drivers.contract import Capability
 from mirrord.drivers.verification import repair_unsupported
 from mirrord.engine import recovery
 from mirrord.engine.compare import (
-    NAMED_MAX,
     WHOLE,
     Comparison,
     Part,
@@ -231,12 +231,7 @@ def _base(mirror: Mirror, chosen: Snapshot) -> str:
 
 
 def _verdict(done: Verified, *, unproven: bool) -> str:
-    if done.differences:
-        more = "at least " if done.differences >= NAMED_MAX else ""
-        return f"{more}{counted(done.differences, 'difference')}"
-    if unproven:
-        return "not proven"
-    return "equal" if done.mode is not VerifyMode.SAMPLE else "no difference in the sample"
+    return "not proven" if unproven and not done.differences else done.verdict
 
 
 def _result(

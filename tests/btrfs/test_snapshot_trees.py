@@ -21,6 +21,7 @@ import pytest
 from mirrord.core.errors import Busy, Damaged, NoSpace, NotFound, ProtocolError
 from mirrord.core.verification import (
     BLOCKS_MAX,
+    NAMED_MAX,
     VerifyMode,
     VerifyNode,
     VerifyProgress,
@@ -28,7 +29,7 @@ from mirrord.core.verification import (
 )
 from mirrord.drivers.snapshottrees import Changed, Subject, TreeStore, in_use
 from mirrord.drivers.verification import Verification
-from mirrord.engine.compare import NAMED_MAX, Descent
+from mirrord.engine.compare import Descent
 from mirrord.system.native import mount_detached
 from mirrord.system.waiting import Waiting
 from tests.support import btrfs

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from mirrord.config.hosts import render
+from mirrord.control.statustext import details
 from mirrord.core.errors import IoFailed, Refused, UsageError
 from mirrord.core.results import Result
 from mirrord.core.verification import VerifyRequest
@@ -291,6 +292,14 @@ def test_a_repair_that_is_interrupted_leaves_the_old_or_the_new(pair: Pair) -> N
     assert kinds >= {"FOLDER", "SNAPSHOT", "WRITE", "SYNC", "IDENTITY", "READONLY"}
     assert kinds >= {"RECORD", "MOVE", "SHOW", "DELETE"}
     assert pair.verify().data["equal"]
+
+
+def test_status_does_not_take_a_sample_for_a_proof(pair: Pair) -> None:
+    pair.service.initialize(NAME)
+    for options, verdict in (({}, "equal"), ({"sample": "50"}, "no difference in the sample")):
+        pair.verify(**options)
+        [line] = [one for one in details(pair.service.status(NAME)[0]) if "  verified" in one]
+        assert line.endswith(f": {verdict}")
 
 
 def test_only_contents_are_repaired(pair: Pair) -> None:
