@@ -53,12 +53,15 @@ def live(record: RootRecord, root: Root, origin: str | None) -> RootRecord:
     return _in_new_segment(made, None)
 
 
-def epochs(records: Iterable[Relationship | None]) -> int:
-    """A number that rises with the epoch of each mirror of a volume, but not with a new mirror."""
-    return sum(one.epoch - 1 for one in records if one is not None)
+def epochs(records: Iterable[Relationship | None]) -> str:
+    """A text that is another one after each change of the epoch of a mirror of a volume. A mirror
+    in its first epoch has no part in it.
+    """
+    later = sorted((one.mirror_id, one.epoch) for one in records if one and one.epoch > 1)
+    return checksum_text(json.dumps(later).encode())
 
 
-def in_epochs(record: RootRecord, found: int) -> RootRecord:
+def in_epochs(record: RootRecord, found: str) -> RootRecord:
     """A source that allocates in a new segment after a change of epochs: the other end may have set
     aside a live volume, and with it blocks that are freed here from now on.
     """
@@ -69,7 +72,7 @@ def in_epochs(record: RootRecord, found: int) -> RootRecord:
     return _in_new_segment(record, found)
 
 
-def _in_new_segment(record: RootRecord, found: int | None) -> RootRecord:
+def _in_new_segment(record: RootRecord, found: str | None) -> RootRecord:
     return replace(record, segment=new_segment(record), chunk=0, grown=0, epochs=found)
 
 

@@ -119,7 +119,7 @@ class RootRecord:
     segment: int = 0
     chunk: int = 0
     grown: int = 0
-    epochs: int | None = None
+    epochs: str | None = None
     mirror_id: str = ""
     shown: str | None = None
     origin: str | None = None
