@@ -86,15 +86,15 @@ def look_at_source(mirror: Mirror) -> tuple[Finding, ...]:
     facts = _answer(mirror, mirror.source.facts)
     if facts is None:
         return ()
-    unexplained = mirror.catalogue.operation(mirror.id) is None
-    if facts.frozen and unexplained:
+    text = ""
+    if facts.frozen:
         text = f"the source {mirror.source} is frozen; 'mirrord abort {mirror.name}' thaws it"
-        return (Finding(AlarmKind.SOURCE, Level.ERROR, text),)
-    if unexplained and is_half_restored(facts, mirror.id):
+    elif is_half_restored(facts, mirror.id):
         text = (
             f"the source {mirror.source} is read-only: a 'restore --all' was interrupted; 'mirrord "
             f"restore {mirror.name} --all' finishes it"
         )
+    if text and mirror.catalogue.operation(mirror.id) is None:
         return (Finding(AlarmKind.SOURCE, Level.ERROR, text),)
     if facts.role not in (Role.ABSENT, Role.FOREIGN):
         return ()
