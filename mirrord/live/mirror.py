@@ -31,6 +31,7 @@ from mirrord.drivers.live import Live, live_of
 from mirrord.engine import preempt
 from mirrord.engine.limits import rate_of
 from mirrord.engine.progress import RunFiles
+from mirrord.live.refusals import REFUSALS, nobody_serves
 from mirrord.system import clock, locks
 from mirrord.system.waiting import LOOK_S, Waiting
 
@@ -44,24 +45,6 @@ _REFUSED = ("the replica refused: ", "the replica failed: ")
 #: How long a break may make no progress. The last step is a sync, which shows none.
 _BREAK_STALLED_S = 600.0
 _LOOPBACK = "127.0.0.1"
-#: Where those of mirrors by snapshots do not fit.
-_REFUSALS = {
-    (State.MIRRORED, Verb.INITIALIZE): Refusal(
-        "it is already initialized", "'mirrord resync {name}' copies what the destination lacks."
-    ),
-    (State.BROKEN_OFF, Verb.INITIALIZE): Refusal(
-        "it is broken off",
-        "With 'mirrord resync {name}' the source wins, with 'mirrord reverse {name}' the "
-        "destination; both show first what would be lost.",
-    ),
-    (State.MIRRORED, Verb.RELEASE): Refusal(
-        "it is not broken off", "Run 'mirrord break {name}' first."
-    ),
-    (State.MIRRORED, Verb.DELETE): Refusal(
-        "it is not broken off",
-        "Run 'mirrord break {name}' first, or 'mirrord delete {name} --yes'; both images are kept.",
-    ),
-}
 
 
 class Book(NamedTuple):
@@ -142,7 +125,7 @@ class LiveMirror:
             state = self.state  # an interrupted one is completed
         verdict = judge(state, verb, quiesced=False)
         if isinstance(verdict, Refusal):
-            why, hint = _REFUSALS.get((state, verb), verdict)
+            why, hint = REFUSALS.get((state, verb), verdict)
             raise Refused(
                 f"'{verb.value}' is not possible now",
                 where=f"mirror '{self.name}'",
@@ -232,17 +215,7 @@ class LiveMirror:
                     reading = self.read()
                     primary = self._serving(reading)
         if primary is None:
-            ends = ((self.source, reading.source), (self.destination, reading.destination))
-            why = "; ".join(f"{end}: {_standing(found)}" for end, found in ends)
-            hint = f"'mirrord status {self.name}' shows both ends."
-            if reading.destination is not None and reading.destination.role == "secondary":
-                hint += f" Without the source: 'mirrord break {self.name}'."
-            raise Refused(
-                "no end of the mirror can serve clients now",
-                where=f"mirror '{self.name}'",
-                why=why,
-                hint=hint,
-            )
+            raise nobody_serves(self.name, reading, str(self.source), str(self.destination))
         return self.source if primary is reading.source else self.destination
 
     def _serving(self, reading: LiveReading) -> LiveStatus | None:
@@ -427,15 +400,6 @@ def _is_complete(status: LiveStatus, before: int) -> bool:
     """
     is_copied = status.mode == "async" and status.generation > before
     return status.in_sync or status.is_semi_sync or is_copied
-
-
-def _standing(found: LiveStatus | None) -> str:
-    """Why an end that is not a primary does not serve clients."""
-    if found is None:
-        return "it does not answer"
-    if not found.volume:
-        return found.problem or "the records of the mirror are missing"
-    return found.role or found.problem
 
 
 def _address_of(end: Endpoint, other: Endpoint, hosts: Hosts) -> str:

@@ -181,11 +181,13 @@ def _check_roles(mirror: LiveMirror) -> None:
     """`Refused` when the source is the secondary: the catalogue is older than a change of roles, or
     was lost. It is recorded then.
     """
-    here = mirror.read().source
+    reading = mirror.read()
+    here, there = reading.source, reading.destination
     if here is not None and here.volume and not here.running:
         with suppress(MirrordError, OSError):
             here = mirror.source.live_start("", "")
-    if here is None or here.role != "secondary":
+    is_copy = there is not None and there.role == "secondary"  # so one of them is an older copy
+    if here is None or here.role != "secondary" or is_copy:
         return
     mirror.turned()
     mirror.record(State.MIRRORED, "the source is the secondary: the roles were changed")

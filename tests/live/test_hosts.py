@@ -114,6 +114,19 @@ def test_failover_with_an_older_catalogue_that_does_not_know_of_a_reverse(remote
     qemu_io(home.uri(), "read -P 1 0 64k")
 
 
+def test_a_fenced_source_is_free_without_the_other_host(remote: Remote) -> None:
+    remote.initialize()
+    assert "is fenced" in remote.home.run("break", "db")
+    remote.sshd.stop()
+    said = remote.home.run("serve", "db", status=1)
+    assert f"{remote.ends[0]}: fenced" in said and f"{remote.ends[1]}: it does not answer" in said
+    assert "Without the destination: 'mirrord delete db --yes' (both images are kept)" in said
+    said = remote.home.run("delete", "db", "--yes")
+    assert f"{remote.ends[1]} was not cleaned up" in said
+    assert not remote.source.store.exists()
+    remote.home.run("create", "next", remote.ends[0], f"image:{remote.home.folder}/next.img")
+
+
 def test_a_process_that_hangs_at_the_other_host_is_asked_once(tmp_path: Path) -> None:
     image = tmp_path / "db.img"
     image.write_bytes(bytes(1 << 20))
