@@ -21,11 +21,11 @@ from typing import IO, NamedTuple
 TOGETHER = {
     "crashes": ("crash", "soak"),
     "daemon": ("pausers", "recording", "service"),
+    "live": ("live",),
     "other hosts": ("agent", "faults", "link", "security", "transport"),
     "life cycle": ("integration",),
     "sets": ("sets",),
     "drivers": ("block", "btrfs", "contract"),
-    "live": ("live",),
     "failover": ("failover",),
     "commands": ("cli", "docs"),
     "simulation": ("schedules", "sim"),

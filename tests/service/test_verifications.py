@@ -39,7 +39,7 @@ def test_a_schedule_verifies_and_the_status_shows_the_next_time(served: Served) 
     assert row["next_ns"] is None
     text = served.cli("status", NAME).stdout
     [line] = [line for line in text.splitlines() if line.startswith("  verified ")]
-    assert "ago, sample: " in line and "equal; next 20" in line
+    assert "ago, sample: " in line and "no difference in the sample; next 20" in line
     assert served.alarms() == {}
     served.redefine('verify_schedule = "every 1s"\nverify_mode = "sample 50 %"', "")
     until(lambda: served.row()["next_verify_ns"] is None)

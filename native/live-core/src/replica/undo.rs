@@ -147,7 +147,7 @@ impl Replica {
             if is_beginning {
                 self.busy = Busy::No;
             }
-            let need = length.saturating_sub(self.undo.end);
+            let need = length.saturating_sub(self.undo.reserved);
             self.refuse(
                 &format!("no space for before-images ({need} bytes needed): {failure:?}"),
                 out,
