@@ -28,16 +28,22 @@ def show(place: Layout, one: SnapshotEntry, where: str) -> None:
     """Assemble the read-only tree of a snapshot, if there is none. It appears in one step."""
     if shown_path(one) is not None:
         return
-    folder = place.inner.store / "building"
-    discard(folder)
-    files.make_directory("BTRFS:NESTED:FOLDER", folder, mode=0o700)
-    files.make_directory("BTRFS:NESTED:FOLDER", folder / layout.TREE)
+    folder = begun(place)
     tree = folder / layout.TREE / one.folder.name
     make(place, one, tree, where)
     for path in [*nested.find(tree).members, ""]:
         subvolume.set_read_only("BTRFS:NESTED:READONLY", tree / path)
     # A read-only subvolume cannot be renamed into another folder; a folder with one can.
     files.rename("BTRFS:NESTED:TREE", folder / layout.TREE, one.folder / layout.TREE)
+
+
+def begun(place: Layout) -> Path:
+    """A folder with an empty one in it, in which a tree is assembled."""
+    folder = place.inner.store / "building"
+    discard(folder)
+    files.make_directory("BTRFS:NESTED:FOLDER", folder, mode=0o700)
+    files.make_directory("BTRFS:NESTED:FOLDER", folder / layout.TREE)
+    return folder
 
 
 def make(place: Layout, one: SnapshotEntry, path: Path, where: str) -> None:

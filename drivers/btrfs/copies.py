@@ -65,7 +65,8 @@ def end(place: Layout, parts: Callable[[Path], list[str]] = lambda _path: []) ->
     path = find(place)
     if path is not None:
         ours = parts(path)
-        nested = [name for name in store.nested_names(path) if name not in ours]
+        # (Also what is in a store: one of these may be the source of another mirror.)
+        nested = [name for name, _id in subvolume.below(path) if name not in ours]
         if nested:
             raise Refused(
                 f"the copy contains the subvolume '{nested[0]}'",

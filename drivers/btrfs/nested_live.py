@@ -67,10 +67,7 @@ class CopyParts:
 
     def make(self, shown: SnapshotEntry, path: Path) -> None:
         """Assemble it, list what is nested in it, and move it to its path."""
-        folder = self._place.inner.store / "building"
-        assemble.discard(folder)
-        files.make_directory("BTRFS:COPY:FOLDER", folder, mode=0o700)
-        files.make_directory("BTRFS:COPY:FOLDER", folder / layout.TREE)
+        folder = assemble.begun(self._place)
         tree = folder / layout.TREE / path.name
         try:
             assemble.make(self._place, shown, tree, self._where)

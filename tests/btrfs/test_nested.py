@@ -125,6 +125,14 @@ def test_a_writable_copy_has_the_nested_subvolumes_and_nothing_of_a_user_goes_wi
         world.service.end_test(NAME)
     assert (copy / "moved/file").read_text() == "tried"
     (copy / "b/own").rename(copy.with_name("kept"))
+    place = view(world).parent.with_name("other")
+    world.service.create("other", f"btrfs:{copy / 'b'}", f"btrfs:{place}")
+    world.service.initialize("other")
+    with pytest.raises(Refused, match="contains the subvolume"):  # a snapshot of that mirror
+        world.service.end_test(NAME)
+    assert (copy / "b/file").read_text() == "b" and (copy / "moved/file").exists()
+    world.service.break_off("other")
+    world.service.delete("other", yes=True, keep_snapshots=False)
     assert world.service.end_test(NAME).status == "done"
     assert not copy.exists() and (copy.with_name("kept") / "file").read_text() == "of a user"
     assert in_step(world)
