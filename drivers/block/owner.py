@@ -34,6 +34,9 @@ __all__ = [
     "root_of",
 ]
 
+#: How long a mirror that uses the volume is awaited.
+_PATIENCE_S = 5.0
+
 
 def find_snapshot(volume: Volume, text: str) -> Snapshot:
     """The snapshot with that guid or that name; `NotFound`."""
@@ -41,10 +44,6 @@ def find_snapshot(volume: Volume, text: str) -> Snapshot:
         if text in (snapshot.guid, snapshot.name):
             return snapshot
     raise NotFound(f"no snapshot is called '{text}'", where=str(volume.path))
-
-
-#: How long a mirror that uses the volume is awaited.
-_PATIENCE_S = 5.0
 
 
 def delete_snapshot(path: Path, name: str) -> None:

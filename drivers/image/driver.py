@@ -405,9 +405,8 @@ class ImageDriver(Driver, Live):
             self._process.remove(_unit_of(end) if end else "")
             for address in end.served if end else ():
                 remove_socket(address)
-            left = [
-                one.name for one in self._store.glob(".*.new")
-            ]  # of writes that were interrupted
+            # (Of writes that were interrupted.)
+            left = [one.name for one in self._store.glob(".*.new")]
             for name in (*_FILES, *_TLS, *left, "config", "control", "log", "lock"):
                 files.remove_file(f"{_LABEL}:REMOVE", self._store / name)
         for folder in (self._store, self._store.parent, self._store.parent.parent):
