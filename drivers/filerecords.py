@@ -52,10 +52,9 @@ class FileRecords(Volume):
         if records is None or not (records / _RELATIONSHIPS).is_dir():
             return {}
         folder = records / _RELATIONSHIPS
-        listed = sorted(os.listdir(folder))
+        names = sorted(name for name in os.listdir(folder) if name[0] != ".")
         # (Of a record that was never completed only the temporary file is there.)
-        begun = dict.fromkeys(one[1:-4] for one in listed if one[0] == "." and one[-4:] == ".new")
-        names = [name for name in listed if name[0] != "."]
+        begun = dict.fromkeys(files.interrupted(folder))
         found = {name: relationship.decode((folder / name).read_bytes()) for name in names}
         return begun | {
             name: one if one and one.mirror_id == name else None for name, one in found.items()

@@ -405,8 +405,7 @@ class ImageDriver(Driver, Live):
             self._process.remove(_unit_of(end) if end else "")
             for address in end.served if end else ():
                 remove_socket(address)
-            # (Of writes that were interrupted.)
-            left = [one.name for one in self._store.glob(".*.new")]
+            left = [files.beside(Path(name)).name for name in files.interrupted(self._store)]
             for name in (*_FILES, *_TLS, *left, "config", "control", "log", "lock"):
                 files.remove_file(f"{_LABEL}:REMOVE", self._store / name)
         for folder in (self._store, self._store.parent, self._store.parent.parent):

@@ -80,6 +80,11 @@ def beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.new")
 
 
+def interrupted(folder: Path) -> list[str]:
+    """The names of files in a folder of which a write was begun and not completed."""
+    return sorted(one.name[1:-4] for one in folder.glob(".?*.new"))
+
+
 def write_atomic(
     op: str,
     path: str | Path,
