@@ -28,6 +28,12 @@ class Snapshots(Store):
             for guid, name, kind, sequence in self._rows(sql, mirror_id, _LEFT + at)
         }
 
+    def snapshot_name(self, mirror_id: str, guid: str) -> str:
+        """The name of one of this mirror's, or ""."""
+        sql = "SELECT name FROM snapshot WHERE mirror_id = ? AND guid = ?"
+        row = self._row(sql, mirror_id, guid)
+        return str(row[0]) if row else ""
+
     def add_shared(self, mirror_id: str, snapshot: Snapshot, sequence: int, source: str) -> None:
         """Record that a run has taken this snapshot, or uses it as another mirror does."""
         with self._transaction("SNAPSHOT:SHARE") as db:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 
 from mirrord.core.errors import Aborted
 from mirrord.core.results import VerbProgress
 from mirrord.core.states import Activity
-from mirrord.system import clock
+from mirrord.system import clock, files
 
 _WRITE_EVERY_S = 0.1
 
 
-def _file(kind: str) -> cached_property[Path]:
+def _file(kind: str) -> property:
     """A path that is made when it is needed: a mirror is opened for each look at it."""
-    return cached_property(lambda run: run.folder / f"{run.name}.{kind}")
+    return property(lambda run: f"{run.folder}/{run.name}.{kind}")
 
 
 class RunFiles:
@@ -56,12 +56,12 @@ class RunFiles:
         """
         self._state = VerbProgress(activity)
         self._write()
-        self._abort.unlink(missing_ok=True)
+        _remove(self._abort)
 
     def end(self) -> None:
         """The verb is over."""
-        self._progress.unlink(missing_ok=True)
-        self._abort.unlink(missing_ok=True)
+        _remove(self._progress)
+        _remove(self._abort)
 
     def enter(self, activity: Activity) -> None:
         """The activity of the verb has changed."""
@@ -95,23 +95,21 @@ class RunFiles:
     def read(self) -> VerbProgress:
         """What the running verb reported last."""
         try:
-            known = json.loads(self._progress.read_text())
+            known = json.loads(Path(self._progress).read_text())
             return VerbProgress(**{**known, "activity": Activity(known["activity"])})
         except (OSError, ValueError, TypeError, KeyError):
             return VerbProgress()  # none runs, or one of another version
 
     def request_abort(self, by: str = "'mirrord abort'") -> None:
         """Ask the running verb to end. by: the source of the request, for the message."""
-        beside = self._abort.with_suffix(".abort.new")  # the verb may read it at any moment
         try:
-            beside.write_text(by)
-            beside.replace(self._abort)
+            _replace(self._abort, by)  # the verb may read it at any moment
         except OSError:
-            self._abort.touch()  # on a full disk it is empty, which is still a request
+            Path(self._abort).touch()  # on a full disk it is empty, which is still a request
 
     def check_abort(self) -> None:
         """Raise `Aborted` when that was requested."""
-        if self._abort.exists():
+        if os.path.exists(self._abort):
             raise Aborted(
                 "the transfer was aborted",
                 why=f"by {self._asker()}",
@@ -120,7 +118,7 @@ class RunFiles:
 
     def _asker(self) -> str:
         try:
-            return self._abort.read_text(encoding="utf-8").strip() or "an unknown process"
+            return Path(self._abort).read_text(encoding="utf-8").strip() or "an unknown process"
         except OSError:
             return "an unknown process"
 
@@ -128,7 +126,17 @@ class RunFiles:
         self._written_s = clock.monotonic_s()
         known = {"activity": self._state.activity.value}
         known |= {key: one for key, one in self._state._asdict().items() if type(one) in (int, str)}
-        new_file = self._progress.with_suffix(".progress.new")
         with suppress(OSError):  # a full /run must not end a transfer; only `status` reports less
-            new_file.write_text(json.dumps(known))
-            new_file.replace(self._progress)
+            _replace(self._progress, json.dumps(known))
+
+
+def _replace(path: str, text: str) -> None:
+    beside = f"{path}.new"
+    with files.opened(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644) as descriptor:
+        os.write(descriptor, text.encode())
+    os.replace(beside, path)
+
+
+def _remove(path: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)

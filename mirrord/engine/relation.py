@@ -181,7 +181,7 @@ def _check_kind(mirror: Mirror, record: Relationship) -> None:
 def other_kind(mirror: Mirror, record: Relationship) -> str:
     """How the kind of the endpoints differs from that in the record, or ""."""
     before = {end.partition(":")[0] for site in record.sites for end in site.endpoints}
-    now = {end.kind for site in mirror.definition.sites for end in site.endpoints}
+    now = {end.kind for pair in mirror.definition.pairs for end in (pair.source, pair.destination)}
     if before == now or not before:
         return ""
     return f"it was created as {_kinds(before)}, and is defined as {_kinds(now)}"

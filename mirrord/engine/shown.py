@@ -187,9 +187,9 @@ def _another(mirror: Mirror, row: MirrorRow, name: str, taken_ns: int) -> Findin
 
 
 def _name(mirror: Mirror, guid: str, snapshot: Snapshot | None) -> str:
-    known = mirror.catalogue.snapshots(mirror.id).get(guid)
+    known = mirror.catalogue.snapshot_name(mirror.id, guid)
     if known:
-        return known[0]
+        return known
     snapshot = snapshot or _snapshot(mirror, guid)
     return snapshot.name if snapshot else guid
 

@@ -44,8 +44,11 @@ def forsaken(folder: Path, known: Collection[str]) -> list[Path]:
     """The records of mirrors that are not defined any more, or not in this way. known: the ids of
     those that are. Each update looks for them: in a folder of their own, which is mostly empty.
     """
-    names = files.names_in(folder / FOLDER)
-    return [folder / FOLDER / name for name in names if name not in known]
+    return [record_in(folder, name) for name in _names(folder) if name not in known]
+
+
+def _names(folder: Path) -> list[str]:
+    return files.names_in(f"{folder}/{FOLDER}")
 
 
 def resume_forsaken(
@@ -79,28 +82,26 @@ def findings(mirror: Mirror) -> list[Finding]:
 
 def listed(mirror: Mirror) -> list[LeftPaused]:
     """What may still be paused, and why."""
-    path = record_of(mirror)
-    if not path.exists():
+    if mirror.id not in _names(mirror.run.folder):
         return []
     from mirrord.pausers import record
 
-    return record.left_in(path)
+    return record.left_in(record_of(mirror))
 
 
 def resume(mirror: Mirror) -> None:
     """Resume what a killed process has left paused, or could not resume. Each failure, and the end
     of it, is an event once. What a mirror that is not defined any more has left is resumed too.
     """
-    path = record_of(mirror)
-    if others := forsaken(mirror.run.folder, [mirror.id]):
-        known = _ids(mirror)
+    found = _names(mirror.run.folder)
+    if any(name != mirror.id for name in found):
         tell = partial(mirror.catalogue.add_event, mirror.id, "warning")
-        resume_forsaken([one for one in others if one.name not in known], tell)
-    if not path.exists():
+        resume_forsaken(forsaken(mirror.run.folder, {mirror.id, *_ids(mirror)}), tell)
+    if mirror.id not in found:
         return
     from mirrord.pausers import record
 
-    before = listed(mirror)
+    path, before = record_of(mirror), listed(mirror)
     left = record.resume_left(path, elsewhere=partial(_resumed_at, mirror))
     for one in left:
         if one not in before:

@@ -148,7 +148,7 @@ def test_the_last_mirror_that_has_it_deletes_it_also_after_a_failure(
     begun, fails = threading.Event(), threading.Event()
 
     def ship(*words: Any, run: RunFiles, **more: Any) -> Any:
-        if not fails.is_set() and run.lock.name.startswith("two"):
+        if not fails.is_set() and Path(run.lock).name.startswith("two"):
             begun.set()
             assert fails.wait(60)
             raise TransferFailed("the disk is gone")
