@@ -167,7 +167,8 @@ class Store:
 
     def _row(self, sql: str, *values: Any) -> tuple[Any, ...] | None:
         """The first row, if there is one."""
-        return next(iter(self._rows(sql, *values)), None)
+        rows = self._rows(sql, *values)
+        return rows[0] if rows else None
 
     def _rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         try:

@@ -15,29 +15,24 @@ from mirrord.system import clock, files
 _WRITE_EVERY_S = 0.1
 
 
-def _file(kind: str) -> property:
-    """A path that is made when it is needed: a mirror is opened for each look at it."""
-    return property(lambda run: f"{run.folder}/{run.name}.{kind}")
-
-
 class RunFiles:
     """The files of one running verb in the run folder: lock, progress, request to abort.
 
     They do not survive a restart and need not: no decision depends on them.
     """
 
-    lock = _file("lock")
-    #: Locked by a verb that goes before all others (`preempt.first`).
-    gate = _file("gate")
-    #: Locked while the mode of a live mirror is set.
-    mode = _file("mode")
-    #: Locked while a verification runs.
-    verifying = _file("verifying")
-    _progress = _file("progress")
-    _abort = _file("abort")
-
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.name = folder, name
+        # (Strings: a mirror is opened for each look at it.)
+        stem = f"{folder}/{name}."
+        self.lock = stem + "lock"
+        #: Locked by a verb that goes before all others (`preempt.first`).
+        self.gate = stem + "gate"
+        #: Locked while the mode of a live mirror is set.
+        self.mode = stem + "mode"
+        #: Locked while a verification runs.
+        self.verifying = stem + "verifying"
+        self._progress, self._abort = stem + "progress", stem + "abort"
         #: Whether this process holds the gate (`preempt.first`).
         self.goes_first = False
         self._state = VerbProgress()

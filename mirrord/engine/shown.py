@@ -220,7 +220,7 @@ def _read_only(mirror: Mirror) -> tuple[Finding, ...]:
 
 
 def _is_read_only(location: str) -> bool:
-    if not os.path.isabs(location):
+    if not location.startswith("/"):
         return False
     try:
         return bool(os.statvfs(location).f_flag & os.ST_RDONLY)
