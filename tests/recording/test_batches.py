@@ -8,6 +8,7 @@ import struct
 import numpy as np
 import pytest
 
+from mirrord.core.errors import ProtocolError
 from mirrord.core.model import Changes
 from mirrord.engine.recording_batches import PIECE_BYTES, AddressBook, records_of
 from mirrord.traces.model import Batch, Op
@@ -72,6 +73,29 @@ def test_objects_get_places_of_their_own(seed: int) -> None:
         places |= set(written)
         assert len(places) == len(model)
     assert max(places, default=0) < 40 * 25 * PIECE_BYTES // BLOCK
+
+
+def test_the_lengths_that_another_host_reports_size_nothing() -> None:
+    """A run of 2 EiB, frees that cover everything again and again, and ranges of deleted objects
+    without an end take no longer than their number.
+    """
+    book, long = AddressBook(), 1 << 61
+    batch = records_of(Changes(packed([(1, 5, long), (1, long, 9)]), b""), book, 0, 10)
+    assert ranges(batch, Op.WRITE, 1) == [(5, long), (long + 5, 4)]
+    many = [(number, 0, BLOCK) for number in range(2, 5000)]
+    records_of(Changes(packed(many), b""), book, 10, 10)
+    freed = packed([(1, step, TO_ITS_END) for step in range(100_000)])
+    gone = tuple((2, 1 << 63) for _ in range(100_000))
+    batch = records_of(Changes(b"", freed, gone), book, 20, 10)
+    assert len(batch) == 1 + 4998
+    with pytest.raises(ProtocolError, match="do not fit"):
+        records_of(Changes(packed([(9, 0, TO_ITS_END)]), b""), book, 30, 10)
+
+
+@pytest.mark.parametrize("runs", [b"x" * 25, packed([(1, 1 << 63, 4096)])])
+def test_a_malformed_list_of_runs_is_refused(runs: bytes) -> None:
+    with pytest.raises(ProtocolError, match="malformed"):
+        records_of(Changes(runs, b""), AddressBook(), 0, 10)
 
 
 Step = tuple[list[tuple[int, int, int]], list[tuple[int, int]], list[tuple[int, int, int]]]
