@@ -45,6 +45,53 @@ service.close()
 print(json.dumps([counts, statuses]))
 """
 
+_READING = """
+import json, os, sys, tempfile, time
+from pathlib import Path
+from tests.support.verbs import Service
+from mirrord.drivers.zfs.volume import dataset_cache
+from mirrord.system.paths import Paths
+
+name = sys.argv[1]
+looked, real = [], dataset_cache.look
+def look(location, where, *more):
+    looked.append(location)
+    return real(location, where, *more)
+dataset_cache.look = look
+
+def reads(work):
+    looked.clear()
+    work()
+    return len(looked)
+
+here, there = f"here/{name}/home", f"there/{name}/home"
+folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
+service = Service(Paths(folder / "etc", folder / "state", folder / "run"))
+service.create("home", f"zfs:{here}", f"zfs:{there}")
+service.initialize("home")
+said = {}
+for what in ("changed", "unchanged"):
+    if what == "changed":
+        Path(f"/{here}/file").write_bytes(os.urandom(4096))
+    reads(lambda: service.update("home"))
+    said[what] = [looked.count(here), looked.count(there)]
+service.close()
+
+cache = dataset_cache.DatasetCache(here, here)
+def follows(between, *, fresh=True):
+    cache.read_ahead("mirrord:x")
+    between()
+    return reads(lambda: cache.place("mirrord:x", fresh=fresh))
+said["at once"] = follows(lambda: None)
+said["twice"] = reads(lambda: cache.place("mirrord:x"))
+said["after a change"] = follows(cache.change)
+said["in the lock"] = follows(lambda: cache.trust(True))
+said["known in the lock"] = [follows(lambda: None), follows(lambda: None, fresh=False)]
+cache.trust(False)
+said["later"] = follows(lambda: time.sleep(1.1))
+print(json.dumps(said))
+"""
+
 _TAKING = """
 import json, subprocess, sys
 from mirrord.core.model import SnapshotKind
@@ -113,6 +160,19 @@ def test_an_update_takes_fewer_commands_than_syncoid(
     print(f"commands of an update of a {kind}: {counts[2]}; when nothing changed: {counts[3]}")
     assert counts[1] <= SYNCOID and counts[2] <= SYNCOID
     assert counts[3] <= 6
+
+
+def test_what_a_verb_reads_first_is_not_read_again(zfs_guest: Guest, name: str) -> None:
+    """The relationship record comes with all other properties. An update without changes reads
+    each volume once; with changes the source once more under each of its two locks.
+    """
+    zfs_guest.run("zfs", "create", f"here/{name}/home")
+    said = inside(zfs_guest, _READING, name)
+    assert said.pop("changed") == [3, 1] and said.pop("unchanged") == [1, 1]
+    assert said.pop("at once") == 0
+    # What was read under this lock is valid, but facts are read again.
+    assert said.pop("known in the lock") == [1, 0]
+    assert set(said.values()) == {1}, said
 
 
 def test_a_program_takes_a_snapshot_only_of_what_was_seen(zfs_guest: Guest, name: str) -> None:

@@ -7,11 +7,17 @@ snapshot, and commands that use that name also get the guid from ZFS and compare
 
 from __future__ import annotations
 
+import math
+
 from mirrord.drivers import refusals as texts
 from mirrord.drivers.zfs.dataset.place import Dataset, Place, look
 from mirrord.drivers.zfs.receive import receiver
 from mirrord.drivers.zfs.snapshots import listing, listing_cache
 from mirrord.drivers.zfs.snapshots.listing import Entry, Listing
+from mirrord.system import clock
+
+#: So long may what was read ahead be used.
+_AHEAD_S = 1.0
 
 
 class DatasetCache:
@@ -25,6 +31,8 @@ class DatasetCache:
         self._listing: Listing | None = None
         self._hints: dict[str, Entry] = {}
         self._trusted = self._valid = False
+        #: When the place was read for the look that follows (monotonic).
+        self._ahead_s = -math.inf
         self._gap: tuple[str, str, int] | None = None
 
     def trust(self, locked: bool) -> None:
@@ -34,16 +42,32 @@ class DatasetCache:
 
     def forget(self) -> None:
         """Invalidate: something is about to change, or has changed."""
-        self._valid, self._listing = False, None
+        self._valid, self._listing, self._ahead_s = False, None, -math.inf
+
+    def change(self) -> None:
+        """Something is about to change: nothing that was read ahead is used."""
+        self._ahead_s = -math.inf
+
+    def read_ahead(self, *more: str) -> Place:
+        """`place`, and the next look that would read it again uses this, if it follows at once: a
+        verb begins with the relationship record, which is read together with all the rest.
+        """
+        before, self._ahead_s = self.hinted_place if self._valid else None, -math.inf
+        found = self.place(*more)
+        if found is not before:
+            self._ahead_s = clock.monotonic_s()
+        return found
 
     def place(self, *more: str, fresh: bool = False) -> Place:
         """What is at the location; more: additional properties that are needed."""
         if not set(more) <= set(self._asked):
-            self._asked, fresh = more, True
+            self._asked, self.hinted_place = more, None
         if fresh or not self._valid or self.hinted_place is None:
-            self._listing = None
-            self.hinted_place = look(self._location, self._where, *self._asked)
-            self._valid = self._trusted
+            ahead, self._ahead_s = clock.monotonic_s() - self._ahead_s < _AHEAD_S, -math.inf
+            if not ahead or self.hinted_place is None:
+                self._listing = None
+                self.hinted_place = look(self._location, self._where, *self._asked)
+                self._valid = self._trusted
         return self.hinted_place
 
     def pinned(self, here: Dataset) -> None:
@@ -81,6 +105,7 @@ class DatasetCache:
 
     def added(self, one: Entry) -> None:
         """Add a snapshot that was taken or received."""
+        self.change()
         self._hints[one.guid] = one
         if self._listing is not None:
             entries = [*(old for old in self._listing.entries if old.full != one.full), one]
@@ -98,6 +123,7 @@ class DatasetCache:
 
     def gone(self, guid: str) -> None:
         """Remove a snapshot that was deleted."""
+        self.change()
         self._hints.pop(guid, None)
         if self._listing is not None:
             entries = [one for one in self._listing.entries if one.guid != guid]

@@ -67,9 +67,11 @@ class ZfsDataset(Driver, Clones, Pool):
     # Facts
 
     def _look(self, *, fresh: bool = False) -> Place:
-        # The relationship record of the current mirror is read by the same command.
-        record = [relationships.property_of(self.fence.mirror_id)] if self.fence else []
-        return self._cache.place(*record, fresh=fresh)
+        return self._cache.place(*self._record(), fresh=fresh)
+
+    def _record(self) -> list[str]:
+        """The relationship record of the current mirror is read by the same command."""
+        return [relationships.property_of(self.fence.mirror_id)] if self.fence else []
 
     def _list(self, place: Place) -> Listing:
         return self._cache.listing(place)
@@ -78,6 +80,7 @@ class ZfsDataset(Driver, Clones, Pool):
     def _changing(self) -> Iterator[None]:
         """For changes to more than a snapshot: what was read before is not used afterwards."""
         self._finish_commit()
+        self._cache.change()
         try:
             yield
         finally:
@@ -135,7 +138,7 @@ class ZfsDataset(Driver, Clones, Pool):
 
     def relationship(self, mirror_id: str) -> Relationship | None:
         """See `Volume.relationship`."""
-        volume = self._look().volume
+        volume = self._cache.read_ahead(*self._record()).volume
         if volume is None:
             return None
         name = relationships.property_of(mirror_id)
