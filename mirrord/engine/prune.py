@@ -172,9 +172,9 @@ def _delete(
     if from_source or pinning.differs(mirror, here, pins.source):
         with mirror.source_locked():
             pinning.replace(mirror, mirror.source, here, pins.source)
-            if mirror.source.facts().role is not Role.LIVE:
+            passed = [one for one in from_source if not sequence_of(one.name, mirror.id)]
+            if passed and mirror.source.facts().role is not Role.LIVE:
                 # A cascade: what the upstream mirror took is pruned by that.
-                passed = [one for one in from_source if not sequence_of(one.name, mirror.id)]
                 from_source = [one for one in from_source if one not in passed]
                 guids = [one.guid for one in passed]
                 mirror.catalogue.leave(mirror.id, str(mirror.source), guids)

@@ -94,10 +94,6 @@ def update_held(
     there, here = mirror.destination.snapshots(), mirror.source.snapshots()
     if mirror.outdated([*here, *there]):
         mirror.permit(verb)
-    if pending is None:
-        # Stagings of an unknown transfer: the catalogue was lost, or is an older one.
-        for staging in mirror.destination.stagings():
-            mirror.destination.discard(staging.transfer_id)
     base = _base(mirror, here, there, shown, first=verb is Verb.INITIALIZE)
     if base is not None and not replaced:
         check_descent(mirror, here, {one.guid for one in there})
@@ -110,6 +106,11 @@ def update_held(
         and not back
         and not _has_changes(mirror, base, own, {s.guid for s in there})
     ):
+        if pending is None:
+            # Of an unknown transfer: the catalogue was lost, or is an older one. (A transfer
+            # discards all others itself.)
+            for staging in mirror.destination.stagings():
+                mirror.destination.discard(staging.transfer_id)
         total.prune_refused = _finish_cleanup(mirror, base, here, there)
         if total.transfers:
             return _done(mirror, base, total, started_s)

@@ -95,6 +95,8 @@ class RemoteDriver(Driver, Clones, Pool, Verification, Live):
         self._purpose: str | None = None
         #: The fence that was sent to the other end in the current session.
         self._fence_sent: Fence | None = None
+        #: Its call, until the answer was read.
+        self._fencing: Exchange | None = None
 
     @classmethod
     def of(cls, endpoint: Endpoint, sessions: Sessions) -> Self:
@@ -120,15 +122,19 @@ class RemoteDriver(Driver, Clones, Pool, Verification, Live):
 
     # The connection
 
-    def _attached(self) -> tuple[Session, int]:
+    def _attached(self, *, changes: bool = True) -> tuple[Session, int]:
         """The session and this volume's number in it; a held lock is taken again in a new one, once
-        the agent of the previous one has released it.
+        the agent of the previous one has released it. changes: the other end must have the fence
+        before the next call; otherwise that call does not wait for it, which is a round trip less.
         """
         with self._guard:
             until_s = clock.monotonic_s() + (_FORMER_S if self._session else 0)
             while True:
                 try:
-                    return self._attach()
+                    session, number = self._attach()
+                    if changes:
+                        self._confirm_fence(session)
+                    return session, number
                 except Busy:
                     if self.waiting.hurry_s or clock.monotonic_s() >= until_s:
                         raise
@@ -154,12 +160,26 @@ class RemoteDriver(Driver, Clones, Pool, Verification, Live):
             except BaseException:
                 session.use(-1)
                 raise
-            self._session, self._opened, self._fence_sent = session, opened, None
+            self._session, self._opened = session, opened
+            self._fence_sent = self._fencing = None
+        self._confirm_fence(session)
         fenced = session.version >= METHODS["set_fence"].since
         if fenced and self.fence is not None and self.fence != self._fence_sent:
-            ask("set_fence", self._opened.number, *self.fence)
+            words = (self._opened.number, *self.fence)
+            self._fencing = session.begin("set_fence", *words, waiting=self.waiting)
             self._fence_sent = self.fence
         return session, self._opened.number
+
+    def _confirm_fence(self, session: Session) -> None:
+        exchange, self._fencing = self._fencing, None
+        if exchange is not None:
+            try:
+                exchange.result(_QUICK_S)
+            except BaseException:
+                self._fence_sent = None
+                raise
+            finally:
+                session.forget(exchange)
 
     def attached(self, name: str) -> tuple[Session, int]:
         """The session and this volume's number in it, for calls of that method that are not
@@ -177,14 +197,16 @@ class RemoteDriver(Driver, Clones, Pool, Verification, Live):
                 hint="Install the same version of mirrord at both ends.",
             )
 
-    def _try(self, work: Callable[[Session, int], Any]) -> Any:
-        """Do it, and repeat it over a new connection if the connection breaks."""
+    def _try(self, work: Callable[[Session, int], Any], *, changes: bool = True) -> Any:
+        """Do it, and repeat it over a new connection if the connection breaks. changes: see
+        `_attached`.
+        """
         known = self._session is not None
         with self.placing():
             for pause_s in _PAUSES_S:
                 self.waiting.sleep_s(pause_s)
                 try:
-                    return work(*self._attached())
+                    return work(*self._attached(changes=changes))
                 except (LinkLost, Unreachable) as error:
                     failure: MirrordError = error
                     # A connection that broke is made again. A failure to connect is reported, and
@@ -208,7 +230,7 @@ class RemoteDriver(Driver, Clones, Pool, Verification, Live):
             self._demand(method, session)
             return session.call(name, number, *words, timeout_s=timeout_s, waiting=self.waiting)
 
-        answer = self._try(ask)
+        answer = self._try(ask, changes=method.changes)
         return None if method.result is None else unpack(method.result, answer)
 
     def demand_fence(self) -> None:
@@ -247,6 +269,9 @@ class RemoteDriver(Driver, Clones, Pool, Verification, Live):
         """Close the volume in the session: the mirror no longer uses this end."""
         with self._guard:
             session, self._session = self._session, None
+            exchange, self._fencing = self._fencing, None
+        if session is not None and exchange is not None:
+            session.forget(exchange)
         if session is not None and session.alive:
             with suppress(MirrordError):  # the session ends, and closes all that it had open
                 number = self._opened.number

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from mirrord.core.model import Endpoint, Snapshot, SnapshotKind, Staging
-from mirrord.core.relationship import EPOCH_MAX, Relationship, SiteRecord
+from mirrord.core.relationship import EPOCH_MAX, Fence, Relationship, SiteRecord
 from mirrord.link.driver import RemoteDriver
 from mirrord.link.exchange import Exchange
 from mirrord.link.session import Session
@@ -89,3 +90,35 @@ def test_a_checkpoint_may_have_any_address(number: int) -> None:
     staged = Staging("t1", None, one, complete=False, checkpoint={"address": number, "digest": "d"})
     with answering(stagings=[staged]) as driver:
         assert driver.stagings() == [staged]
+
+
+@pytest.mark.parametrize(
+    ("call", "order"),
+    [
+        (lambda driver: driver.stagings(), ["stagings", "fenced"]),
+        (lambda driver: driver.pin("m1", []), ["fenced", "pin"]),
+    ],
+    ids=["reads", "changes"],
+)
+def test_only_a_call_that_changes_the_volume_waits_for_the_fence(
+    call: Callable[[RemoteDriver], object], order: list[str]
+) -> None:
+    """The other end answers the fence only when the next call has arrived, or does not come."""
+    seen, arrived = list[str](), threading.Event()
+
+    def handler(_exchange: Exchange, method: str, _words: list[Any]) -> Any:
+        if method == "open":
+            return pack(Opened(1, 0, append_only=False))
+        if method == "set_fence":
+            arrived.wait(1 if order[-1] == "pin" else 30)
+            method = "fenced"
+        seen.append(method)
+        arrived.set()
+        return pack({"stagings": []}.get(method))
+
+    with pair(handler) as (client, _server):
+        driver = RemoteDriver.of(Endpoint("block", "/copy", "dr"), Connected(client))
+        driver.fence = Fence("m1", 7)
+        call(driver)
+        driver.stagings()  # (which has the answer to the fence first)
+    assert seen[:2] == order

@@ -138,11 +138,11 @@ class ZfsDataset(Driver, Clones, Pool):
 
     def relationship(self, mirror_id: str) -> Relationship | None:
         """See `Volume.relationship`."""
-        volume = self._cache.read_ahead(*self._record()).volume
+        name, fence = relationships.property_of(mirror_id), self.fence
+        known = fence is not None and fence.mirror_id == mirror_id
+        volume = self._cache.read_ahead(*([name] if known else self._record())).volume
         if volume is None:
             return None
-        name = relationships.property_of(mirror_id)
-        known = self.fence is not None and self.fence.mirror_id == mirror_id
         if known:
             value = volume.local(name)
         else:
