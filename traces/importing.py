@@ -204,10 +204,12 @@ def inspect_stored(
 def first_records(
     path: str | Path, options: ReadOptions, count: int
 ) -> tuple[Facts, list[dict[str, int | str]]]:
-    """The first records as plain values; a foreign source is read in its own order, only so far."""
+    """The first records as plain values; a foreign source is read in its own order, only so far,
+    unless filters apply.
+    """
     from mirrord.traces.reading import is_stored, open_trace
 
-    if is_stored(path):
+    if is_stored(path) or options.filters:
         with open_trace(path, options=options) as trace:
             batches = trace.batches(rows=max(count, 1024))
             return trace.facts, _rows(batches, lambda: trace.facts.volumes, count)
