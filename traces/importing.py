@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from mirrord.core.errors import IoFailed, NotFound, Refused
+from mirrord.core.errors import Damaged, IoFailed, NotFound, Refused
 from mirrord.traces import filters
 from mirrord.traces.batches import rows
 from mirrord.traces.model import Batch, Facts, Op
@@ -223,14 +223,20 @@ def first_records(
 def _rows(
     batches: Iterator[Batch], volumes: Callable[[], Sequence[str]], count: int
 ) -> list[dict[str, int | str]]:
-    return [
-        {
-            "time_ns": time,
-            "volume": volumes()[volume],
-            "op": Op(op).name.lower(),
-            "offset": offset,
-            "length": length,
-            "latency_ns": latency,
-        }
-        for time, volume, op, offset, length, latency in islice(rows(batches), count)
-    ]
+    try:
+        return [
+            {
+                "time_ns": time,
+                "volume": volumes()[volume],
+                "op": Op(op).name.lower(),
+                "offset": offset,
+                "length": length,
+                "latency_ns": latency,
+            }
+            for time, volume, op, offset, length, latency in islice(rows(batches), count)
+        ]
+    except (ValueError, IndexError):
+        raise Damaged(
+            "a record has a volume or an operation that the trace does not have",
+            hint="Import the trace again from its source.",
+        ) from None
