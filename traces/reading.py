@@ -29,13 +29,14 @@ _FOREIGN = (
 
 
 def is_stored(path: str | Path) -> bool:
-    """Whether it is a Parquet file; `-`, the standard input, is not. `NotFound` when the file does
-    not exist.
+    """Whether it is a Parquet file; `-`, the standard input, is not, nor is a pipe, from which
+    nothing can be read twice. `NotFound` when the file does not exist.
     """
-    if str(path) == "-":
-        return False
-    with trace_errors(path), Path(path).open("rb") as opened:
-        return opened.read(4) == _PARQUET
+    with trace_errors(path):
+        if str(path) == "-" or Path(path).is_fifo():
+            return False
+        with Path(path).open("rb") as opened:
+            return opened.read(4) == _PARQUET
 
 
 def refuse_foreign(paths: Sequence[str], options: ReadOptions) -> None:

@@ -303,6 +303,19 @@ def test_standard_input(tmp_path: Path) -> None:
     assert (closed.returncode, closed.stderr) == (1, b"error: standard input is closed\n")
 
 
+def test_a_pipe_is_read_from_its_beginning(tmp_path: Path) -> None:
+    path, target = tmp_path / "long.vscsi", tmp_path / "t.parquet"
+    path.write_bytes(EXAMPLES["vscsi1"].data * 1000)
+    count = 1000 * len(EXAMPLES["vscsi1"].records)
+    for command in ("import {} -o {}", "convert {} {}", "slice {} -o {}"):
+        words = command.format(f"<(cat {path})", target)
+        made = subprocess.run(
+            ["bash", "-c", f"{sys.executable} -m mirrord trace {words}"],
+            capture_output=True, check=True,
+        )  # fmt: skip
+        assert TraceFile(target).records == count, made.stdout
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_import_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     target = tmp_path / "t.parquet"
