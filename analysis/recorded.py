@@ -76,10 +76,10 @@ class Recording:
 
 def read(path: str | Path) -> Recording:
     """Read one; `Refused` when it is none, `Damaged` without writes or when it is cut off."""
-    with trace_errors(path):
-        with Path(path).open("rb") as opened:
-            header = opened.read(RECORD.itemsize)
-        size = Path(path).stat().st_size
+    with trace_errors(path), Path(path).open("rb") as opened:
+        header = opened.read(RECORD.itemsize)
+        data = opened.read() if header.startswith(_MAGIC) else b""
+    size = len(header) + len(data)
     if not header.startswith(_MAGIC):
         raise Refused(
             "this is no recording of a live mirror",
@@ -95,8 +95,7 @@ def read(path: str | Path) -> Recording:
             hint="To read all but its last record: "
             f"truncate -s {size - size % RECORD.itemsize} {path}",
         )
-    records: Records = np.fromfile(path, RECORD, offset=RECORD.itemsize)
-    return _made(plain_name(str(path)), records, str(path))
+    return _made(plain_name(str(path)), np.frombuffer(data, RECORD), str(path))
 
 
 def _made(name: str, records: Records, where: str) -> Recording:

@@ -14,7 +14,7 @@ from mirrord.traces.model import Batch, Facts, Op
 from mirrord.traces.options import ReadOptions
 from mirrord.traces.ordering import WINDOW_ROWS, Sorter
 from mirrord.traces.parsing import Parsing, Progress
-from mirrord.traces.store import TraceFile, TraceWriter, scratch_folder, trace_errors
+from mirrord.traces.store import READ_ROWS, TraceFile, TraceWriter, scratch_folder, trace_errors
 from mirrord.traces.survey import Seen, Surveyor, best_shift, survey
 from mirrord.traces.traps import Finding, findings
 
@@ -211,7 +211,7 @@ def first_records(
 
     if is_stored(path) or options.filters:
         with open_trace(path, options=options) as trace:
-            batches = trace.batches(rows=max(count, 1024))
+            batches = trace.batches(rows=min(max(count, 1024), READ_ROWS))
             return trace.facts, _rows(batches, lambda: trace.facts.volumes, count)
     parsing = Parsing([path], options)
     found = _rows(parsing.batches(), lambda: parsing.volumes, count)
@@ -223,6 +223,7 @@ def first_records(
 def _rows(
     batches: Iterator[Batch], volumes: Callable[[], Sequence[str]], count: int
 ) -> list[dict[str, int | str]]:
+    first = islice(rows(batches), min(count, 1 << 62))
     try:
         return [
             {
@@ -233,7 +234,7 @@ def _rows(
                 "length": length,
                 "latency_ns": latency,
             }
-            for time, volume, op, offset, length, latency in islice(rows(batches), count)
+            for time, volume, op, offset, length, latency in first
         ]
     except (ValueError, IndexError):
         raise Damaged(

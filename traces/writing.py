@@ -79,9 +79,13 @@ def check_stored(target: Path) -> Path:
 
 
 def check_file(target: Path) -> None:
-    """`UsageError` when the target is a device or a pipe: a file would take its place."""
+    """`UsageError` when the target is a device or a pipe: a file would take its place. `Refused`
+    when it is a folder.
+    """
     with trace_errors(target):
-        if target.exists() and not (target.is_file() or target.is_dir()):
+        if target.is_dir():
+            raise IsADirectoryError
+        if target.exists() and not target.is_file():
             raise UsageError(
                 f"'{target}' is not a regular file, and would be replaced by one",
                 hint="Write to another file.",

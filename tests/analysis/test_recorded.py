@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -113,6 +115,8 @@ def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
             recorded.read(_file(other, [write, damage]))
     with pytest.raises(NotFound, match="no such file"):
         recorded.read(tmp_path / "none.live")
-    other.write_bytes(good)
+    other.unlink()
+    os.mkfifo(other)
+    threading.Thread(target=other.write_bytes, args=(good,)).start()
     found = recorded.read(other)
     assert (len(found.writes), found.dropped, found.name) == (2, 3, "x")

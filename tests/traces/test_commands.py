@@ -458,6 +458,8 @@ def test_a_pipe_or_a_device_is_not_replaced_by_a_file(
     for words in tried:
         assert "is not a regular file" in said(capsys, "trace", *words, status=2), words
     assert pipe.is_fifo()
+    assert "this is a folder" in said(capsys, "trace", "import", source, "-o", "", status=1)
+    assert document(capsys, "trace", "head", stored, "-n", str(1 << 70))["records"]
     name = tmp_path / ("x" * 300)
     tried = [["import", source, "-o", name], ["convert", stored, name, "--to", "csv"]]
     for words in tried:
