@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mirrord.core.errors import UsageError
+from mirrord.core.errors import NoSpace, UsageError
 from mirrord.traces import filters
 from mirrord.traces.importing import import_trace
 from mirrord.traces.model import SLICE_OF
@@ -79,8 +79,10 @@ def open_trace(
         else:
             import_trace(paths, target, options, progress=progress, durable=False)
         return TraceFile(target, scratch)
-    except BaseException:
+    except BaseException as error:
         scratch.cleanup()
+        if isinstance(error, NoSpace):
+            error.hint = "Free some space there, or choose another folder with --scratch."
         raise
 
 

@@ -272,6 +272,9 @@ def test_a_full_file_system(tiny: Path, tmp_path: Path) -> None:
         import_trace(
             [backwards], tmp_path / "t.parquet", ReadOptions(scratch=str(tiny)), window_rows=10_000
         )
+    with pytest.raises(NoSpace) as caught:
+        open_trace(path, ReadOptions(scratch=str(tiny)))
+    assert "--scratch" in caught.value.hint
     assert sorted(os.listdir(tiny)) == ["t.csv", "t.parquet"]
     assert not (tmp_path / "t.parquet").exists()
 
