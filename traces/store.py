@@ -70,7 +70,7 @@ def facts_from_json(text: bytes, where: str) -> tuple[Facts, dict[str, Any]]:
             name=str(found["name"]),
             source_format=str(found["source_format"]),
             volumes=tuple(str(each) for each in found["volumes"]),
-            epoch_ns=None if epoch_ns is None else int(np.int64(epoch_ns)),
+            epoch_ns=None if epoch_ns is None else int(epoch_ns),
             notes={str(key): str(value) for key, value in found["notes"].items()},
         )
         found["findings"] = [

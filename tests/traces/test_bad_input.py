@@ -293,7 +293,6 @@ def test_the_facts_of_a_stored_trace_are_checked(tmp_path: Path) -> None:
     kept = json.loads(pq.read_metadata(path).metadata[b"mirrord"])
     odd: list[dict[str, object]] = [
         {"epoch_ns": "x"},
-        {"epoch_ns": 1 << 70},
         {"findings": "x"},
         {"findings": [{}]},
     ]
