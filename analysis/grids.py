@@ -113,4 +113,4 @@ def lag_target(
 
 def epoch_of(facts: Facts, first_ns: int) -> int:
     """Unix time of the trace's zero, nanoseconds; assumed for a trace without a date."""
-    return _UNDATED_NS - first_ns if facts.epoch_ns is None else facts.epoch_ns
+    return _UNDATED_NS - first_ns if facts.date_ns is None else facts.date_ns

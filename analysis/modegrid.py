@@ -122,7 +122,7 @@ def simulate_all(
             needed = tuple(_Search(trace, plan, outcomes).found())
         return Simulated(
             harmless(trace.facts.name),
-            trace.facts.epoch_ns,
+            trace.facts.date_ns,
             trace.first_ns,
             outcomes[0].span_s,
             tuple(outcomes),

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from mirrord.core.errors import Damaged, Refused
 from mirrord.core.live import Mode
-from mirrord.system.explain import explained
 from mirrord.traces.parsing import plain_name
+from mirrord.traces.store import trace_errors
 
 _MAGIC = b"mirrord live 1\n\0"
 #: A record; times are us after the arrival (native/live-core/src/primary/recording.rs).
@@ -32,6 +32,10 @@ _UNKNOWN = 0xFFFFFFFF
 #: Of the field `kind`: what is no write, the mode is another one, records are missing.
 _NOTES, _MODE, _DROPPED = 16, 16, 17
 _FAILED = 1
+#: Writes, zeroes, discards, and the notes.
+_KINDS = (0, 1, 2, 16, 17, 18)
+#: 142 years: no time is so late.
+_LATEST_US = 1 << 52
 #: By the number in the field `mode`.
 MODES = (Mode.ASYNC, Mode.SYNC, Mode.STRICT_SYNC, Mode.SEMI_SYNC)
 Records = npt.NDArray[Any]
@@ -72,10 +76,10 @@ class Recording:
 
 def read(path: str | Path) -> Recording:
     """Read one; `Refused` when it is none, `Damaged` without writes or when it is cut off."""
-    with explained():
-        with Path(path).open("rb") as opened:
-            header = opened.read(RECORD.itemsize)
-        size = Path(path).stat().st_size
+    with trace_errors(path), Path(path).open("rb") as opened:
+        header = opened.read(RECORD.itemsize)
+        data = opened.read() if header.startswith(_MAGIC) else b""
+    size = len(header) + len(data)
     if not header.startswith(_MAGIC):
         raise Refused(
             "this is no recording of a live mirror",
@@ -84,12 +88,26 @@ def read(path: str | Path) -> Recording:
             "shows what they are.",
         )
     if size % RECORD.itemsize:
-        raise Damaged("the recording is cut off", where=str(path), why=f"it has {size} bytes")
-    records: Records = np.fromfile(path, RECORD, offset=RECORD.itemsize)
-    return _made(plain_name(str(path)), records, str(path))
+        raise Damaged(
+            "the recording is cut off",
+            where=str(path),
+            why=f"it has {size} bytes",
+            hint="To read all but its last record: "
+            f"truncate -s {size - size % RECORD.itemsize} {path}",
+        )
+    return _made(plain_name(str(path)), np.frombuffer(data, RECORD), str(path))
 
 
 def _made(name: str, records: Records, where: str) -> Recording:
+    odd = np.flatnonzero(~np.isin(records["kind"], _KINDS) | (records["arrived"] > _LATEST_US))
+    if len(odd):
+        at, first = int(odd[0]), records[odd[0]]
+        raise Damaged(
+            f"record {at + 1:,} is not one of a live mirror",
+            where=where,
+            why=f"its kind is {first['kind']}, and its time {first['arrived']}",
+            hint="Record again: the file was changed or damaged.",
+        )
     is_write = (records["kind"] < _NOTES) & (records["answered"] != _UNKNOWN)
     writes = records[is_write & (records["flags"] & _FAILED == 0)]
     if not len(writes):

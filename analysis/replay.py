@@ -286,7 +286,7 @@ def combine(
     return Replay(
         name=facts.name,
         volumes=facts.volumes,
-        epoch_ns=facts.epoch_ns,
+        epoch_ns=facts.date_ns,
         first_ns=totals.first_ns,
         last_ns=totals.last_ns,
         records=totals.records,

@@ -88,7 +88,8 @@ class Lag:
 class Loss:
     """Bytes lost at a failure: at a random moment (expected), at the worst one.
 
-    at_least: the worst moment is the end of the trace, after which nothing is known.
+    at_least: the worst moment is the end of the trace, after which nothing is known, or the link
+    carries so little that the mean is more. worst: an upper bound, within the writes of two bins.
     """
 
     expected: float
@@ -273,6 +274,15 @@ class Account:
         rise = self._sum[np.minimum(whole + 1, len(self._sum) - 1)] - self._sum[whole]
         return np.asarray(self._sum[whole] + part * rise)
 
+    def _lost(self, at_ns: Longs, snapshot_ns: Longs) -> Floats:
+        """The most that can have been written since these snapshots: all of the bins in which both
+        moments are, as it is not known when within a bin it was written.
+        """
+        whole, part = self._place(snapshot_ns)
+        kept = self._sum[whole + (part >= 1)]
+        whole, part = self._place(at_ns)
+        return np.asarray(self._sum[np.minimum(whole + (part > 0), len(self._sum) - 1)] - kept)
+
     def _area_by(self, at_ns: Longs) -> Floats:
         whole, part = self._place(at_ns)
         rise = self._sum[np.minimum(whole + 1, len(self._sum) - 1)] - self._sum[whole]
@@ -291,11 +301,12 @@ class Account:
         area = self._area_by(until_ns) - self._area_by(shown.since_ns)
         seconds = (until_ns - shown.since_ns) / NS
         # Between commits the loss only grows: it is greatest just before the next one.
-        before = self.by(until_ns) - kept
+        before = self._lost(until_ns, shown.snapshot_ns)
         worst = int(before.argmax())
         span_s = (shown.last_ns - int(shown.since_ns[0])) / NS
         expected = float((area - kept * seconds).sum() / max(span_s, 1e-9))
-        last = bool(until_ns[worst] >= shown.last_ns)
+        # (A mean that is more than the worst is that of a queue that grows.)
+        last = bool(until_ns[worst] >= shown.last_ns or expected > before[worst])
         at_ns = min(int(until_ns[worst]), shown.last_ns)
         return Loss(max(expected, 0.0), float(before[worst]), at_ns, last)
 
@@ -307,7 +318,7 @@ class Account:
         at = np.unique(np.concatenate([edges, ends, shown.since_ns]))
         # At the moment of a commit the loss before it counts: that of the period that ends there.
         place = np.maximum(np.searchsorted(shown.since_ns, at, side="left") - 1, 0)
-        lost = self.by(at) - self.by(shown.snapshot_ns)[place]
+        lost = self._lost(at, shown.snapshot_ns[place])
         slot = np.clip(np.searchsorted(edges, at, side="left") - 1, 0, points - 1)
         most = np.zeros(points)
         np.maximum.at(most, slot, lost)

@@ -85,8 +85,10 @@ class HotSpots:
         for first in range(1, self.blocks + 1, ROWS):
             ranks = np.arange(first, min(first + ROWS, self.blocks + 1) + 1, dtype=float)
             chance = np.diff(ranks ** (1 - self.skew)) / top
-            unique += float(-np.expm1(writes * np.log1p(-chance)).sum())
-        return Share(unique / writes, unique / writes)
+            with np.errstate(divide="ignore"):  # of a single block it is 1
+                unique += float(-np.expm1(writes * np.log1p(-chance)).sum())
+        share = min(unique / writes, 1.0)  # (a part of a write is as good as a whole one)
+        return Share(share, share)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from mirrord.core.errors import IoFailed, NotFound, Refused
+from mirrord.core.errors import Damaged, IoFailed, NotFound, Refused
 from mirrord.traces import filters
 from mirrord.traces.batches import rows
 from mirrord.traces.model import Batch, Facts, Op
 from mirrord.traces.options import ReadOptions
 from mirrord.traces.ordering import WINDOW_ROWS, Sorter
 from mirrord.traces.parsing import Parsing, Progress
-from mirrord.traces.store import TraceFile, TraceWriter, scratch_folder, trace_errors
+from mirrord.traces.store import READ_ROWS, TraceFile, TraceWriter, scratch_folder, trace_errors
 from mirrord.traces.survey import Seen, Surveyor, best_shift, survey
 from mirrord.traces.traps import Finding, findings
 
@@ -204,12 +204,14 @@ def inspect_stored(
 def first_records(
     path: str | Path, options: ReadOptions, count: int
 ) -> tuple[Facts, list[dict[str, int | str]]]:
-    """The first records as plain values; a foreign source is read in its own order, only so far."""
+    """The first records as plain values; a foreign source is read in its own order, only so far,
+    unless filters apply.
+    """
     from mirrord.traces.reading import is_stored, open_trace
 
-    if is_stored(path):
+    if is_stored(path) or options.filters:
         with open_trace(path, options=options) as trace:
-            batches = trace.batches(rows=max(count, 1024))
+            batches = trace.batches(rows=min(max(count, 1024), READ_ROWS))
             return trace.facts, _rows(batches, lambda: trace.facts.volumes, count)
     parsing = Parsing([path], options)
     found = _rows(parsing.batches(), lambda: parsing.volumes, count)
@@ -221,14 +223,21 @@ def first_records(
 def _rows(
     batches: Iterator[Batch], volumes: Callable[[], Sequence[str]], count: int
 ) -> list[dict[str, int | str]]:
-    return [
-        {
-            "time_ns": time,
-            "volume": volumes()[volume],
-            "op": Op(op).name.lower(),
-            "offset": offset,
-            "length": length,
-            "latency_ns": latency,
-        }
-        for time, volume, op, offset, length, latency in islice(rows(batches), count)
-    ]
+    first = islice(rows(batches), min(count, 1 << 62))
+    try:
+        return [
+            {
+                "time_ns": time,
+                "volume": volumes()[volume],
+                "op": Op(op).name.lower(),
+                "offset": offset,
+                "length": length,
+                "latency_ns": latency,
+            }
+            for time, volume, op, offset, length, latency in first
+        ]
+    except (ValueError, IndexError):
+        raise Damaged(
+            "a record has a volume or an operation that the trace does not have",
+            hint="Import the trace again from its source.",
+        ) from None

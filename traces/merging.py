@@ -37,7 +37,7 @@ def merge_traces(
     of_one = align == "clock" and len(parts) == 1 and None not in parts
     same_volumes = same_volumes or of_one
     for trace in traces:
-        if align == "clock" and trace.facts.epoch_ns is None and not of_one:
+        if align == "clock" and trace.facts.date_ns is None and not of_one:
             raise Refused(
                 f"the trace {trace.facts.name} has no date",
                 where=str(trace.path),
@@ -45,11 +45,11 @@ def merge_traces(
             )
     # What is added to the times of each, before the first of all is made 0.
     epochs = [
-        (trace.facts.epoch_ns or 0) if align == "clock" else -trace.first_ns for trace in traces
+        (trace.facts.date_ns or 0) if align == "clock" else -trace.first_ns for trace in traces
     ]
     zero = min(epoch + trace.first_ns for trace, epoch in zip(traces, epochs, strict=True))
     volumes, places = _volumes([trace.facts for trace in traces], same_volumes)
-    dated = align == "clock" and traces[0].facts.epoch_ns is not None
+    dated = align == "clock" and traces[0].facts.date_ns is not None
     facts = Facts(
         name or "+".join(dict.fromkeys(trace.facts.name for trace in traces))[:100],
         "merged",

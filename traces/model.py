@@ -64,3 +64,9 @@ class Facts:
     epoch_ns: int | None = None
     # Further metadata: file name, given options, counts of what was left out.
     notes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def date_ns(self) -> int | None:
+        """`epoch_ns` if that is a date, from 1824 to 2116: by a wrong unit of time it is none."""
+        is_date = self.epoch_ns is not None and abs(self.epoch_ns) <= 1 << 62
+        return self.epoch_ns if is_date else None

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mirrord.core.errors import UsageError
+from mirrord.core.errors import NoSpace, UsageError
 from mirrord.traces import filters
 from mirrord.traces.importing import import_trace
 from mirrord.traces.model import SLICE_OF
@@ -29,13 +29,14 @@ _FOREIGN = (
 
 
 def is_stored(path: str | Path) -> bool:
-    """Whether it is a Parquet file; `-`, the standard input, is not. `NotFound` when the file does
-    not exist.
+    """Whether it is a Parquet file; `-`, the standard input, is not, nor is a pipe, from which
+    nothing can be read twice. `NotFound` when the file does not exist.
     """
-    if str(path) == "-":
-        return False
-    with trace_errors(path), Path(path).open("rb") as opened:
-        return opened.read(4) == _PARQUET
+    with trace_errors(path):
+        if str(path) == "-" or Path(path).is_fifo():
+            return False
+        with Path(path).open("rb") as opened:
+            return opened.read(4) == _PARQUET
 
 
 def refuse_foreign(paths: Sequence[str], options: ReadOptions) -> None:
@@ -78,8 +79,10 @@ def open_trace(
         else:
             import_trace(paths, target, options, progress=progress, durable=False)
         return TraceFile(target, scratch)
-    except BaseException:
+    except BaseException as error:
         scratch.cleanup()
+        if isinstance(error, NoSpace):
+            error.hint = "Free some space there, or choose another folder with --scratch."
         raise
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from typing import IO, Any
 
 import zstandard
 
-from mirrord.core.errors import Damaged, IoFailed
+from mirrord.core.errors import Damaged, IoFailed, NotFound
 from mirrord.traces.store import trace_errors
 
 #: Bytes per read: large enough for the parsers, small compared to memory.
@@ -47,7 +48,8 @@ class Source:
             # (2 GiB is what `zstd --long=31` needs.)
             frames = zstandard.ZstdDecompressor(max_window_size=1 << 31)
             self._plain = _Packed(self._raw, frames.decompressobj)
-        self.sample = self._read(SAMPLE_BYTES)
+        # (A mark of UTF-8 would make the first record look like a header.)
+        self.sample = self._read(SAMPLE_BYTES).removeprefix(codecs.BOM_UTF8)
 
     @property
     def place(self) -> int:
@@ -151,6 +153,8 @@ def opened(path: str | Path, *, partial: bool = False) -> Iterator[Source]:
     `Refused`; later `Damaged` and `IoFailed`.
     """
     if str(path) == "-":
+        if sys.stdin is None:
+            raise NotFound("standard input is closed")
         yield Source("standard input", sys.stdin.buffer, None, partial=partial)
         return
     where = Path(path)

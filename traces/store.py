@@ -44,6 +44,8 @@ VERSION = 1
 GROUP_ROWS = 1 << 20
 #: Records that are read at a time: few enough for their memory to be reused.
 READ_ROWS = 1 << 17
+#: Times are within 146 years, so that no difference of two overflows.
+_TIME_MAX = 1 << 62
 
 _SCHEMA = pa.schema(
     [
@@ -63,14 +65,19 @@ def facts_from_json(text: bytes, where: str) -> tuple[Facts, dict[str, Any]]:
                 where=where,
                 hint="A newer mirrord wrote it: upgrade mirrord to read it.",
             )
+        epoch_ns = found["epoch_ns"]
         facts = Facts(
-            name=found["name"],
-            source_format=found["source_format"],
-            volumes=tuple(found["volumes"]),
-            epoch_ns=found["epoch_ns"],
+            name=str(found["name"]),
+            source_format=str(found["source_format"]),
+            volumes=tuple(str(each) for each in found["volumes"]),
+            epoch_ns=None if epoch_ns is None else int(epoch_ns),
             notes={str(key): str(value) for key, value in found["notes"].items()},
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        found["findings"] = [
+            {key: str(each[key]) for key in ("name", "text", "option")}
+            for each in found.get("findings", [])
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise Damaged("malformed metadata of the trace", where=where, why=str(error)) from None
     return facts, found
 
@@ -143,9 +150,10 @@ class TraceFile:
                 hint="Import a trace with 'mirrord trace import' (formats: docs/traces.md).",
             )
         self.facts, stored = facts_from_json(kept, str(path))
-        self.findings: list[dict[str, str]] = stored.get("findings", [])
+        self.findings: list[dict[str, str]] = stored["findings"]
         self.records: int = metadata.num_rows
-        self.first_ns, self.last_ns = _span(metadata)
+        with trace_errors(path):
+            self.first_ns, self.last_ns = _span(metadata)
 
     def close(self) -> None:
         """Remove the temporary folder."""
@@ -180,7 +188,12 @@ def _span(metadata: Any) -> tuple[int, int]:
     if not groups:
         return 0, 0
     first, last = groups[0].column(0).statistics, groups[-1].column(0).statistics
-    return int(first.min), int(last.max)
+    if not (first and last and first.has_min_max and last.has_min_max):
+        raise pa.ArrowInvalid("there are no statistics of the times")
+    begin, end = int(first.min), int(last.max)
+    if not -_TIME_MAX <= begin <= end <= _TIME_MAX:
+        raise pa.ArrowInvalid("the times are not in order, or too far apart")
+    return begin, end
 
 
 def _to_batch(read: Any, wanted: Sequence[str]) -> Batch:
@@ -188,7 +201,10 @@ def _to_batch(read: Any, wanted: Sequence[str]) -> Batch:
     columns = []
     for name, kind in zip(make.COLUMNS, make.TYPES, strict=True):
         if name in wanted:
-            columns.append(read.column(name).to_numpy(zero_copy_only=False))
+            column = read.column(name).to_numpy(zero_copy_only=False)
+            if column.dtype != kind:
+                raise pa.ArrowInvalid(f"the column {name} is not of the type {kind.__name__}")
+            columns.append(column)
         else:
             fill = NO_LATENCY if name == "latency_ns" else 0
             columns.append(np.broadcast_to(np.asarray(fill, kind), (count,)))

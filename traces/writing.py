@@ -68,6 +68,7 @@ def check_stored(target: Path) -> Path:
     """The path of a stored trace, which is Parquet. `UsageError` when its suffix is that of a text
     or compressed format: the file would not be what its name says.
     """
+    check_file(target)
     if target.suffix in (".gz", ".zst") or _ENDINGS.get(target.suffix, "parquet") != "parquet":
         better = Path(str(target).removesuffix(".zst").removesuffix(".gz")).with_suffix(".parquet")
         raise UsageError(
@@ -75,6 +76,20 @@ def check_stored(target: Path) -> Path:
             hint=f"Name it {better}, or use 'mirrord trace convert' to write text.",
         )
     return target
+
+
+def check_file(target: Path) -> None:
+    """`UsageError` when the target is a device or a pipe: a file would take its place. `Refused`
+    when it is a folder.
+    """
+    with trace_errors(target):
+        if target.is_dir():
+            raise IsADirectoryError
+        if target.exists() and not target.is_file():
+            raise UsageError(
+                f"'{target}' is not a regular file, and would be replaced by one",
+                hint="Write to another file.",
+            )
 
 
 def check_apart(target: Path, sources: Sequence[str]) -> None:

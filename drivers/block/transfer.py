@@ -79,7 +79,14 @@ def export_image(volume: Volume, guid: str | None, path: Path) -> int:
 
 @contextlib.contextmanager
 def _atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """A temporary file next to `path`, which replaces it on success."""
+    """A temporary file next to `path`, which replaces it on success. `UsageError` when that is a
+    device or a pipe: it is not to be replaced by a file.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise UsageError(
+            f"'{path}' is not a regular file, and would be replaced by one",
+            hint="Export to a file, and copy that.",
+        )
     beside = path.with_name(f".{path.name}.part")
     try:
         with beside.open("wb") as file:

@@ -94,7 +94,8 @@ class Search:
         within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
         self.blocks = np.repeat(volume << 50 | first, count) + within
         self.block_ns = np.repeat(t_ns - first_ns, count)
-        # What is written in a second is taken to be spread over it, for the loss of schedules.
+        # What is written in a second is taken to be spread over it, for the mean loss of schedules,
+        # and to come together where it is lost, for the worst.
         seconds = np.bincount(self.at_s.astype(np.int64), self.length, int(self.span_s) + 1)
         self.sums: Array = np.append(0.0, np.cumsum(seconds))
         self.areas: Array = np.append(0.0, np.cumsum((self.sums[1:] + self.sums[:-1]) / 2))
@@ -168,12 +169,24 @@ class Search:
         exposed = self._area(arrived) - self._area(since) - (arrived - since) * self._by(shown)
         return Found(
             name, link, float(sizes.sum()), held, float(exposed.sum()) / self.span_s,
-            float((self._by(arrived) - self._by(shown)).max()), float((arrived - shown).max()),
+            float((self._by(np.ceil(arrived - 1e-6)) - self._by(shown)).max()),
+            float((arrived - shown).max()),
         )  # fmt: skip
 
     def _by(self, at_s: Array) -> Array:
         """Bytes written by these moments."""
         return np.interp(at_s, np.arange(len(self.sums)), self.sums)
+
+    def lost(self, choice: Choice) -> float:
+        """The most that a schedule of the product loses, by the times of all writes."""
+        sizes, ends = self._sizes(round(choice.interval_s or 0))
+        free, worst = 0.0, 0.0
+        running = np.append(0.0, np.cumsum(self.length))
+        for size, shown, end in zip(sizes, np.append(0.0, ends[:-1]), ends, strict=True):
+            free = max(free, end) + (size / choice.link + OVERHEAD_S if size else 0.0)
+            first, last = np.searchsorted(self.at_s, [shown, free])
+            worst = max(worst, float(running[last] - running[first]))
+        return worst
 
     def _area(self, at_s: Array) -> Array:
         """The integral of these bytes over time."""
@@ -241,6 +254,8 @@ def test_each_schedule_costs_and_loses_what_the_plain_search_says(case: Case) ->
         assert each.lag_s == pytest.approx(same.lag_s, abs=0.01)
         assert each.expected == pytest.approx(same.expected, rel=CLOSE)
         assert each.worst == pytest.approx(same.worst, rel=CLOSE)
+        exact = case.search.lost(each)
+        assert exact <= each.worst <= exact + case.search.peak
 
 
 def test_limits_are_kept_by_the_cheapest_that_keeps_them(case: Case) -> None:

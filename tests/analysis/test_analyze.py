@@ -104,6 +104,18 @@ def test_a_report_says_how_it_was_made(hot: Path, tmp_path: Path, capsys: Captur
     assert again["traces"] == json.loads((out / "compare.json").read_text())["traces"]
 
 
+def test_a_date_that_a_wrong_unit_made_is_none(tmp_path: Path, capsys: Captured) -> None:
+    source = tmp_path / "t.csv"
+    source.write_text("".join(f"1,W,{n * 4096},4096,{1577808000000000 + n}\n" for n in range(9)))
+    read = ["--time-unit", "s", "--format", "alibaba"]
+    for command in ("reduction", "risk", "compare", "modes"):
+        found = as_json(capsys, command, str(source), *read, "--out", str(tmp_path / "out"))
+        assert found["status"] == "done"
+    merged = str(tmp_path / "merged.parquet")
+    assert run(["trace", "merge", str(source), str(source), *read, "-o", merged]) == 1
+    assert "has no date" in capsys.readouterr().err
+
+
 #: README.md of the real traces, section 2: 1, 5, 15, 30, 60 min (and 6, 12, 24 h).
 REAL = {
     "cloudphysics-2h.vscsi.zst": (["--align-shift", "512"], [81.0, 72.6, 71.9, 71.7, 62.3]),

@@ -27,6 +27,7 @@ EXACT = 1e-12
         (HotSpots(600_000, 20_000, 3600), (60, 300, 1800), 0.01),
         (HotSpots(600_000, 5_000, 3600, skew=0, volumes=4), (60, 300), 0.01),
         (HotSpots(600_000, 50_000, 3600, skew=1.5), (60, 1200), 0.01),
+        (HotSpots(100, 1, 3600, volumes=100), (60,), 0.01),
     ],
     ids=lambda value: value.facts.name if hasattr(value, "facts") else None,
 )

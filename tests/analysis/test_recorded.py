@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 
 from mirrord.analysis import recorded
 from mirrord.analysis.recorded import RECORD, Recording
-from mirrord.core.errors import Damaged, Refused
+from mirrord.core.errors import Damaged, NotFound, Refused
 from mirrord.core.live import Mode
 from tests.support.replays import balanced_accuracy
 from tests.traces.samples import EXAMPLES
@@ -107,6 +109,14 @@ def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
     other.write_bytes(good[:64])
     with pytest.raises(Damaged, match="no writes"):
         recorded.read(other)
-    other.write_bytes(good)
+    for damage in ({"kind": 77}, {"kind": 16, "arrived": (1 << 64) - 1}):
+        write = {"arrived": 1, "answered": 1, "length": 1}
+        with pytest.raises(Damaged, match="record 2 is not one of a live mirror"):
+            recorded.read(_file(other, [write, damage]))
+    with pytest.raises(NotFound, match="no such file"):
+        recorded.read(tmp_path / "none.live")
+    other.unlink()
+    os.mkfifo(other)
+    threading.Thread(target=other.write_bytes, args=(good,)).start()
     found = recorded.read(other)
     assert (len(found.writes), found.dropped, found.name) == (2, 3, "x")

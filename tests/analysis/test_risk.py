@@ -97,6 +97,16 @@ def test_an_update_takes_its_fixed_time_and_its_transfer_one_after_the_other() -
     assert not len(risk.late(given, risk.commits(given, KIND, need.rate, overhead_s=15)))
 
 
+def test_the_worst_loss_is_a_lower_limit_where_the_mean_is_more() -> None:
+    given = updates([256 * 50, 256 * 4000])  # at 1 MiB/s: 50 s, then more than the trace
+    trace = workload([MIB] * 50 + [0] * 10 + [MIB] * 40 + [0] * 20, given)
+    loss = risk.Account(trace.writes).loss(
+        risk.showing(trace, given, risk.commits(given, KIND, MIB))
+    )
+    assert loss.worst_at_ns == 110 * NS and loss.worst == 90 * MIB < loss.expected
+    assert loss.at_least
+
+
 def test_a_link_sustains_what_it_carries_in_the_time_of_the_trace() -> None:
     given = updates([256 * 90, 256 * 10, 0, 256 * 20])  # 120 s at 1 MiB/s, of 240 s
     assert risk.sustains(given, KIND, MIB / 2) and not risk.sustains(given, KIND, MIB / 2 - 1)
@@ -179,7 +189,13 @@ def test_lag_and_loss_equal_those_observed_at_many_moments(
     assert loss.expected == pytest.approx(
         exposed, abs=(step + lost.max() / 1000) * span_s / trace_s
     )
-    assert loss.worst == pytest.approx(lost.max(), abs=2 * step)
+    # What was written in a second may all have come at its beginning, or at its end.
+    worst = 0
+    for at in [*arrived, shown.end_ns]:
+        kept = max([0, *(e for e, a in zip(given.end_ns, arrived, strict=True) if a < at)])
+        until = min(-(-int(at) // NS), trace_s)
+        worst = max(worst, total[until] - total[min(int(kept) // NS, trace_s)])
+    assert lost.max() - 1 <= loss.worst == worst
     _, course = account.course(shown, 50)
     assert course.max() == pytest.approx(loss.worst, abs=1)
 

@@ -427,6 +427,18 @@ def test_a_folder_comes_back_from_the_tar_stream_and_nothing_escapes(tmp_path: P
     assert list(outside.iterdir()) == [] and not (tmp_path / "up").exists()
 
 
+def test_an_export_replaces_no_device_and_no_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with Volume.create(tmp_path / "v", SIZE) as opened:
+        owner.import_tar(opened, io.BytesIO(b"content"))
+        opened.flush()
+        for export in (owner.export_image, owner.export_tar):
+            with pytest.raises(UsageError, match="is not a regular file"):
+                export(opened, None, pipe)
+    assert pipe.is_fifo()
+
+
 def test_a_block_is_neither_allocated_nor_freed_twice(tmp_path: Path) -> None:
     with Volume.create(tmp_path / "v", SIZE) as opened:
         opened.write(0, b"x")

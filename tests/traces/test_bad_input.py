@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import json
 import os
 import random
 import subprocess
@@ -26,7 +27,7 @@ from mirrord.core.errors import (
 )
 from mirrord.traces import batches as make
 from mirrord.traces.generators import Sequential
-from mirrord.traces.importing import import_trace
+from mirrord.traces.importing import first_records, import_trace
 from mirrord.traces.model import Facts
 from mirrord.traces.options import ReadOptions
 from mirrord.traces.reading import open_trace
@@ -271,6 +272,9 @@ def test_a_full_file_system(tiny: Path, tmp_path: Path) -> None:
         import_trace(
             [backwards], tmp_path / "t.parquet", ReadOptions(scratch=str(tiny)), window_rows=10_000
         )
+    with pytest.raises(NoSpace) as caught:
+        open_trace(path, ReadOptions(scratch=str(tiny)))
+    assert "--scratch" in caught.value.hint
     assert sorted(os.listdir(tiny)) == ["t.csv", "t.parquet"]
     assert not (tmp_path / "t.parquet").exists()
 
@@ -286,10 +290,45 @@ def test_the_facts_of_a_stored_trace_are_checked(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     import_trace([source(tmp_path, EXAMPLES["msr"].data)], path)
     table = pq.read_table(path)
-    for facts in (b"{", b"{}", b'{"version": 99}', b"[]", b'{"version": 1, "name": 1}'):
+    kept = json.loads(pq.read_metadata(path).metadata[b"mirrord"])
+    odd: list[dict[str, object]] = [
+        {"epoch_ns": "x"},
+        {"findings": "x"},
+        {"findings": [{}]},
+    ]
+    malformed = [json.dumps({**kept, **each}).encode() for each in odd]
+    for facts in (b"{", b"{}", b'{"version": 99}', b"[]", b'{"version": 1, "name": 1}', *malformed):
         pq.write_table(table.replace_schema_metadata({b"mirrord": facts}), path)
         with pytest.raises(Damaged, match=r"malformed metadata of the trace|version 99"):
             TraceFile(path)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "kind", "told"),
+    [
+        ("offset", [0, None], pa.int64(), "the column offset is not of the type int64"),
+        ("time_ns", [0, 1], pa.int32(), "the column time_ns is not of the type int64"),
+        ("length", [0.5, 1], pa.float64(), "the column length is not of the type int64"),
+        ("time_ns", [-(1 << 63), (1 << 63) - 1], pa.int64(), "too far apart"),
+        ("time_ns", [5, 0], None, "no statistics"),
+        ("op", [0, 7], pa.uint8(), "an operation that the trace does not have"),
+        ("volume", [0, 9], pa.uint32(), "a volume or an operation"),
+    ],
+)
+def test_the_columns_of_a_stored_trace_are_checked(
+    column: str, values: list[int], kind: pa.DataType | None, told: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "t.parquet"
+    import_trace([source(tmp_path, EXAMPLES["msr"].data)], path)
+    table, kept = pq.read_table(path), pq.read_metadata(path).metadata[b"mirrord"]
+    if kind is not None:
+        place = table.column_names.index(column)
+        table = table.set_column(place, column, pa.array(values, kind))
+    table = table.replace_schema_metadata({b"mirrord": kept})
+    pq.write_table(table, path, write_statistics=kind is not None)
+    with pytest.raises(Damaged) as caught:
+        first_records(path, ReadOptions(), 5)
+    assert told in str(caught.value)
 
 
 def test_a_time_unit_that_is_far_too_large_is_said_to_be_one(tmp_path: Path) -> None:

@@ -296,6 +296,24 @@ def test_standard_input(tmp_path: Path) -> None:
     )  # fmt: skip
     assert b"2 records are stored" in done.stdout
     assert TraceFile(tmp_path / "t.parquet").facts.volumes == ("hm-0", "hm-1")
+    words = [sys.executable, "-m", "mirrord", "trace", "info", "-"]
+    closed = subprocess.run(
+        words, preexec_fn=lambda: os.close(0), stderr=subprocess.PIPE, check=False
+    )
+    assert (closed.returncode, closed.stderr) == (1, b"error: standard input is closed\n")
+
+
+def test_a_pipe_is_read_from_its_beginning(tmp_path: Path) -> None:
+    path, target = tmp_path / "long.vscsi", tmp_path / "t.parquet"
+    path.write_bytes(EXAMPLES["vscsi1"].data * 1000)
+    count = 1000 * len(EXAMPLES["vscsi1"].records)
+    for command in ("import {} -o {}", "convert {} {}", "slice {} -o {}"):
+        words = command.format(f"<(cat {path})", target)
+        made = subprocess.run(
+            ["bash", "-c", f"{sys.executable} -m mirrord trace {words}"],
+            capture_output=True, check=True,
+        )  # fmt: skip
+        assert TraceFile(target).records == count, made.stdout
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -399,6 +417,8 @@ def test_info_shows_what_filters_leave(
     said(capsys, "trace", "import", source, "-o", stored)
     again = document(capsys, "trace", "info", stored, "--volume", "sdb")
     assert again["records"] == one["records"]
+    head = document(capsys, "trace", "head", source, "--volume", "sdb", "-n", "2")["records"]
+    assert [row["volume"] for row in head] == ["sdb", "sdb"]
     error = said(capsys, "trace", "info", source, "--volume", "sdz", status=1)
     assert "there is no volume 'sdz'" in error and "Its volumes are: sda, sdb." in error
 
@@ -421,6 +441,29 @@ def test_a_source_is_never_replaced_by_what_is_made_of_it(
     for words in tried:
         assert "is the source itself" in said(capsys, "trace", *words, status=2), words
     assert {path: path.read_bytes() for path in kept} == kept
+
+
+def test_a_pipe_or_a_device_is_not_replaced_by_a_file(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored, pipe = tmp_path / "hour.parquet", tmp_path / "pipe"
+    said(capsys, "trace", "import", source, "-o", stored)
+    os.mkfifo(pipe)
+    tried: list[list[str | Path]] = [
+        ["import", source, "-o", pipe], ["slice", stored, "--to", "1s", "-o", pipe],
+        ["convert", stored, pipe, "--to", "csv"], ["convert", stored, pipe, "--to", "parquet"],
+        ["merge", stored, stored, "-o", pipe], ["generate", "database", "-o", pipe],
+        ["record", "/dev/zero", "-o", pipe],
+    ]  # fmt: skip
+    for words in tried:
+        assert "is not a regular file" in said(capsys, "trace", *words, status=2), words
+    assert pipe.is_fifo()
+    assert "this is a folder" in said(capsys, "trace", "import", source, "-o", "", status=1)
+    assert document(capsys, "trace", "head", stored, "-n", str(1 << 70))["records"]
+    name = tmp_path / ("x" * 300)
+    tried = [["import", source, "-o", name], ["convert", stored, name, "--to", "csv"]]
+    for words in tried:
+        assert "File name too long" in said(capsys, "trace", *words, status=1)
 
 
 @pytest.mark.parametrize("name", ["hour.csv", "hour.iolog.zst", "hour.gz"])

@@ -108,6 +108,26 @@ def test_windows_line_ends_and_a_missing_last_one(tmp_path: Path) -> None:
     assert read(path, ReadOptions())[0] == EXAMPLES["msr"].records
 
 
+@pytest.mark.parametrize("header", [True, False])
+@pytest.mark.parametrize("name", ["msr", "mirrord-csv", "systor17", "blkparse", "fio3"])
+def test_a_mark_of_utf8_hides_no_record(name: str, header: bool, tmp_path: Path) -> None:
+    path, options = tmp_path / "marked", ReadOptions(format=name)
+    data = EXAMPLES[name].data
+    if not header and name in ("mirrord-csv", "systor17"):
+        data = data.partition(b"\n")[2]
+    path.write_bytes(data)
+    plain, _ = read(path, options)
+    path.write_bytes(b"\xef\xbb\xbf" + data)
+    assert read(path, options)[0] == plain
+
+
+def test_a_mark_of_utf8_is_no_part_of_the_name_of_a_column(tmp_path: Path) -> None:
+    path = tmp_path / "marked.csv"
+    path.write_bytes(b"\xef\xbb\xbfwhen,what,where,size\n1,w,4096,512\n")
+    found, _ = read(path, ReadOptions(columns="time=when,op=what,offset=where,length=size"))
+    assert found == [Record(0, "0", W, 4096, 512)]
+
+
 def test_one_action_of_blktrace_and_blkparse(tmp_path: Path) -> None:
     for name in ("blktrace", "blkparse"):
         path = tmp_path / name
@@ -189,6 +209,26 @@ def test_the_first_line_of_a_csv_without_header_is_a_record(
     path.write_text("\n".join(lines))
     found, _ = read(path, ReadOptions(columns=columns))
     assert found == [Record(0, "0", W, 0, 512), Record(10**9, "0", R, 4096, 512)]
+
+
+def test_a_delimiter_in_quotes_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "any.csv"
+    options = ReadOptions(columns="time=when,op=what,offset=where,length=size")
+    path.write_text('when,"process, name",what,where,size\n1,"a, b",w,"4096","512"\n')
+    assert read(path, options)[0] == [Record(0, "0", W, 4096, 512)]
+    path.write_text('when,what,where,size\n1,w,"4,096",512\n')
+    with pytest.raises(Damaged, match="the offset '4,096' is not a number"):
+        read(path, options)
+
+
+def test_long_words_of_operations_stay_apart(tmp_path: Path) -> None:
+    path = tmp_path / "any.csv"
+    path.write_text("1,TransferWrite,0,512\n2,TransferRead,0,512\n")
+    options = ReadOptions(columns="time=0,op=1,offset=2,length=3", write_flag="transferwrite")
+    with pytest.raises(Damaged, match="'TransferRead' is not an operation"):
+        read(path, options)
+    found, _ = read(path, replace(options, skip_bad=True))
+    assert [each.op for each in found] == [W]
 
 
 def test_a_header_is_only_in_the_first_of_several_pieces(tmp_path: Path) -> None:

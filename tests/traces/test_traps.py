@@ -127,7 +127,7 @@ def test_leaving_out_repetitions_agrees_with_the_obvious_way(seed: int) -> None:
         draw.choice([W, W, W, R], count).tolist(),
         draw.integers(0, 40_000, count).tolist(),
         draw.integers(1, 20_000, count).tolist(),
-        draw.integers(0, 2, count).tolist(),
+        (8192 * draw.integers(0, 2, count)).tolist(),
     )
     pieces = [make.pick(batch, slice(i, i + 37)) for i in range(0, count, 37)]
     found = make.join(list(filters.deduplicated(pieces, 1.0)))

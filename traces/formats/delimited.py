@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -194,7 +195,7 @@ def mapped(sample: Sample, options: ReadOptions) -> TraceParser:
     delimiter = max(",;\t|", key=first.count)
     if not first.count(delimiter):
         delimiter = " "
-    names = [word.strip().strip('"') for word in first.split(delimiter)]
+    names = [word.strip() for word in _header(first, delimiter)]
     places = _places(options.columns, names)
     missing = [key for key in ("time", "offset", "length") if key not in places]
     if missing or ("op" not in places and options.write_flag != "all"):
@@ -218,6 +219,12 @@ def mapped(sample: Sample, options: ReadOptions) -> TraceParser:
         layout = replace(layout, operation="always", words=(("", Op.WRITE),))
         options = replace(options, write_flag=None)
     return parser_of(layout, options)
+
+
+def _header(line: str, delimiter: str) -> list[str]:
+    """The names in the first line of a CSV; there are few."""
+    fields = csv.reader([line[:10_000]], delimiter=delimiter, skipinitialspace=True)
+    return [name.strip() for name in next(fields, [])]
 
 
 _KEYS = ("time", "op", "offset", "length", "volume", "latency")

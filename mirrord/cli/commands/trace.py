@@ -122,9 +122,10 @@ def convert(
     from mirrord.traces.importing import import_trace
     from mirrord.traces.reading import filter_trace, is_stored, open_trace
     from mirrord.traces.store import TraceFile
-    from mirrord.traces.writing import Written, check_apart, format_of, write_text
+    from mirrord.traces.writing import Written, check_apart, check_file, format_of, write_text
 
     kind = format_of(target, to)
+    check_file(target)
     check_apart(target, [source])
     with ProgressLine(quiet=as_json) as line:
         if kind != "parquet":

@@ -2,12 +2,15 @@
 
 use std::collections::HashMap;
 
-use super::survey::{block_key, BuildMix, Seen};
+use super::survey::{BuildMix, Seen};
 use super::Columns;
 
 const BLOCK: i64 = 4096;
 /// A write longer than this (1 GiB) indicates a wrong unit; it is not split.
 const LONGEST: i64 = 1 << 30;
+
+/// A volume and a block of it.
+type Block = (u32, i64);
 
 /// Drops each 4 KiB block of a write at most `window` after the previous write of the same
 /// block, dropped or not. The rest of a record is kept, split at the gaps.
@@ -16,8 +19,8 @@ const LONGEST: i64 = 1 << 30;
 /// written within two windows. Records must be in the order of time.
 pub struct Dedup {
     window: i64,
-    young: HashMap<u64, i64, BuildMix>,
-    old: HashMap<u64, i64, BuildMix>,
+    young: HashMap<Block, i64, BuildMix>,
+    old: HashMap<Block, i64, BuildMix>,
     turned: i64,
 }
 
@@ -52,7 +55,7 @@ impl Dedup {
             let mut kept: Option<i64> = None;
             for block in begin / BLOCK..=(end - 1) / BLOCK {
                 let from = begin.max(block * BLOCK);
-                if self.repeats(time, block_key(volume, block as u64)) {
+                if self.repeats(time, (volume, block)) {
                     if let Some(start) = kept.take() {
                         push(start, from);
                     }
@@ -77,7 +80,7 @@ impl Dedup {
     }
 
     #[inline]
-    fn repeats(&mut self, time: i64, key: u64) -> bool {
+    fn repeats(&mut self, time: i64, key: Block) -> bool {
         let before = match self.young.insert(key, time) {
             Some(before) => Some(before),
             None => self.old.get(&key).copied(),

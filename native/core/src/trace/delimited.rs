@@ -50,14 +50,16 @@ pub struct Layout {
     pub only_digits: bool,
 }
 
-/// Up to eight bytes of a word, in lower case, as one number; longer words are truncated.
+/// A word in lower case as one number: its bytes, or a hash (FNV) if they are more than eight.
 #[inline]
 pub fn key(word: &[u8]) -> u64 {
-    let mut packed = 0u64;
-    for &byte in word.iter().take(8) {
-        packed = packed << 8 | u64::from(byte.to_ascii_lowercase());
+    let lower = word.iter().map(|byte| u64::from(byte.to_ascii_lowercase()));
+    if word.len() > 8 {
+        return lower.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ byte).wrapping_mul(0x100_0000_01b3)
+        });
     }
-    packed
+    lower.fold(0, |packed, byte| packed << 8 | byte)
 }
 
 /// The operation of a SCSI command with this code.
@@ -132,9 +134,10 @@ fn split<'a>(line: &'a [u8], delimiter: u8, fields: &mut [&'a [u8]; FIELDS_MAX])
         }
         return count;
     }
-    let mut begin = 0;
+    let (mut begin, mut quoted) = (0, false);
     for (at, &byte) in line.iter().enumerate() {
-        if byte == delimiter {
+        quoted ^= byte == b'"';
+        if byte == delimiter && !quoted {
             if count == FIELDS_MAX {
                 return count;
             }

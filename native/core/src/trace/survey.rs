@@ -32,6 +32,12 @@ impl Hasher for Mix {
             self.write_u64(u64::from(byte));
         }
     }
+    fn write_u32(&mut self, value: u32) {
+        self.write_u64(u64::from(value));
+    }
+    fn write_i64(&mut self, value: i64) {
+        self.write_u64(value as u64);
+    }
     fn write_u64(&mut self, value: u64) {
         self.0 = mixed(self.0 ^ value);
     }
