@@ -180,6 +180,12 @@ class LiveReading(NamedTuple):
         return max(found, key=lambda end: end.epoch, default=None)
 
     @property
+    def is_turned(self) -> bool:
+        """Whether the source is the secondary of the destination."""
+        is_copy = self.source is not None and self.source.role == "secondary"
+        return is_copy and self.destination is not None and self.destination.is_primary
+
+    @property
     def lag_s(self) -> float | None:
         """How old the replica is; 0 in sync, None when it is not known."""
         primary = self.primary

@@ -94,19 +94,35 @@ class LiveMirror:
         return row.state if row else State.UNINITIALIZED
 
     def known_state(self) -> State:
+        """`state_by` what both ends report now."""
+        return self.state_by(self.read())
+
+    def state_by(self, reading: LiveReading) -> State:
         """The recorded state, unless the ends report another one: the catalogue may have been lost,
-        or be an older one. (After a `release` only the destination has records.)
+        or be an older one, and another host may have changed the roles. (After a `release` only the
+        destination has records.)
         """
-        if self.state is State.MIRRORED:
-            return self.state
-        reading = self.read()
-        source, destination = reading.source, reading.destination
-        is_copy = destination is not None and destination.role == "secondary"
-        if self.state is State.BROKEN_OFF:
-            return State.MIRRORED if is_copy and reading.primary else State.BROKEN_OFF
-        if destination and destination.role and not is_copy and (source is None or source.volume):
+        source, destination, primary = reading.source, reading.destination, reading.primary
+        roles = {end.role for end in (source, destination) if end is not None}
+        if primary and primary.generation and "secondary" in roles:
+            return State.MIRRORED
+        is_live = destination is not None and destination.is_primary
+        if (is_live or "fenced" in roles) and (source is None or source.volume):
             return State.BROKEN_OFF
-        return State.MIRRORED if source and source.generation else State.UNINITIALIZED
+        is_known = self.state is not State.UNINITIALIZED
+        return State.MIRRORED if source and source.generation and not is_known else self.state
+
+    def facing(self, reading: LiveReading) -> tuple[LiveMirror, LiveReading]:
+        """The mirror and what its ends report in the direction that both report, which the
+        catalogue of a host does not have when another one has changed the roles.
+        """
+        if not reading.is_turned:
+            return self, reading
+        definition = self.book.definitions.load(self.name, self.definition.destination_site)
+        mirror = replace(
+            self, definition=definition, source=self.destination, destination=self.source
+        )
+        return mirror, reading._replace(source=reading.destination, destination=reading.source)
 
     @property
     def first_mode(self) -> Mode:
@@ -121,7 +137,11 @@ class LiveMirror:
     def permit(self, verb: Verb) -> Already | State:
         """The table's verdict for `verb`; raises `Refused` when it is a refusal."""
         state = self.known_state()
-        if verb is Verb.INITIALIZE and state is State.MIRRORED:
+        if (
+            verb is Verb.INITIALIZE
+            and self.state is State.UNINITIALIZED
+            and state is State.MIRRORED
+        ):
             state = self.state  # an interrupted one is completed
         verdict = judge(state, verb, quiesced=False)
         if isinstance(verdict, Refusal):

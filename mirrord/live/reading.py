@@ -26,8 +26,8 @@ def status(mirror: LiveMirror) -> MirrorStatus:
 
 def read(mirror: LiveMirror, *, busy: bool) -> Reading:
     """What both ends report. busy: a verb is changing them."""
-    found = mirror.read()
-    state = _state(mirror, found)
+    mirror, found = mirror.facing(mirror.read())
+    state = mirror.state_by(found)
     failures = mirror.catalogue.failures(mirror.id)
     faults = [] if busy or state is State.UNINITIALIZED else _faults(mirror, found, state)
     faults += [
@@ -55,16 +55,6 @@ def read(mirror: LiveMirror, *, busy: bool) -> Reading:
         failures=tuple(failures),
         live=found,
     )
-
-
-def _state(mirror: LiveMirror, found: LiveReading) -> State:
-    """A destination that is a primary is broken off, whatever is recorded here."""
-    source, destination = found.source, found.destination
-    if mirror.catalogue.mirror(mirror.id) is None and source and source.generation:
-        return State.MIRRORED
-    if destination and destination.is_primary:
-        return State.BROKEN_OFF
-    return mirror.state
 
 
 def _faults(mirror: LiveMirror, found: LiveReading, state: State) -> list[Finding]:

@@ -69,6 +69,7 @@ def initialize(mirror: LiveMirror) -> Result:
         known = mirror.source.live_status()
         if not known.volume or known.volume != mirror.destination.live_status().volume:
             check_ends(mirror)
+            _check_uncopied(mirror, known)
             _create(mirror)
         mirror.set_copy_rate(mirror.source, mirror.source.live_status())
         mirror.start()
@@ -88,6 +89,24 @@ def initialize(mirror: LiveMirror) -> Result:
     if not known.served:
         text += f"\nNext: 'mirrord serve {mirror.name}', for clients by NBD."
     return Result("done", text, {"copied_bytes": status.copied_bytes, "in_sync": status.in_sync})
+
+
+def _check_uncopied(mirror: LiveMirror, known: LiveStatus) -> None:
+    """`Refused` when the source has a copy, or is one, that the destination has no records of: they
+    may be at another image, which the definition of another host names.
+    """
+    if known.volume and not known.running:
+        known = mirror.source.live_start("", "")
+    if not known.volume or (known.is_primary and not known.generation):
+        return
+    raise Refused(
+        "the image is mirrored already",
+        where=str(mirror.source),
+        why=f"{mirror.destination} has no records of that copy",
+        hint="If the copy is another image, correct the endpoint in the definition. If it or its "
+        f"records were lost: 'mirrord delete {mirror.name} --yes' (both images are kept), then "
+        "create the mirror again, from the image that has the data.",
+    )
 
 
 def _create(mirror: LiveMirror) -> None:
@@ -130,7 +149,11 @@ def break_off(mirror: LiveMirror, *, snapshot: str | None = None) -> Result:
         raise
     if not there.volume or there.state == "empty":
         mirror.permit(Verb.BREAK)
-    elif there.is_primary and isinstance(verdict := mirror.permit(Verb.BREAK), Already):
+    elif (
+        there.is_primary
+        and mirror.state is not State.MIRRORED  # another host has broken it off: it is recorded
+        and isinstance(verdict := mirror.permit(Verb.BREAK), Already)
+    ):
         return Result(verdict.status, f"'{mirror.name}' is broken off already.")
     with preempt.first(mirror, Verb.BREAK), mirror.hold(Verb.BREAK):
         before = mirror.read()
@@ -237,6 +260,12 @@ def _about_fence(mirror: LiveMirror, source: LiveStatus | None) -> tuple[str, bo
     try:
         mirror.wait(mirror.source, "the fence", lambda one: one.role == "fenced", _FENCE_S)
     except MirrordError:
+        with suppress(MirrordError):
+            mirror.source.live_unserve()
+            return (
+                f"Warning: {mirror.source} does not reach this end and has not noticed yet. Its "
+                "clients are disconnected."
+            ), False
         return (
             f"Warning: {mirror.source} has not noticed yet: it serves its clients until it "
             "reaches this end."
