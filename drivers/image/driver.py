@@ -62,8 +62,8 @@ _LOCK_WAIT_S = 20.0
 class _End(NamedTuple):
     """What is recorded of an end, in `end.json`. link to allowed: see `Live.live_start` and
     `Live.live_serve`. window: see `Live.live_window`. merge_above,
-    compress, durable: see `Live.live_traffic`. copy_rate: see `Live.live_copy_rate`. encrypted: the
-    files in `_TLS` are there.
+    compress, durable: see `Live.live_traffic`. copy_rate: see `Live.live_copy_rate`. controller:
+    see `Live.live_control`. encrypted: the files in `_TLS` are there.
     """
 
     mirror_id: str
@@ -80,6 +80,7 @@ class _End(NamedTuple):
     compress: bool = True
     durable: bool = False
     copy_rate: int = 0
+    controller: str = ""
 
 
 @without_snapshots
@@ -250,6 +251,7 @@ class ImageDriver(Driver, Live):
             volume=end.volume,
             link=end.link,
             served=end.served,
+            controller=end.controller,
             copy_rate=found.copy_rate if found.running else end.copy_rate,
         )
 
@@ -309,6 +311,10 @@ class ImageDriver(Driver, Live):
     def live_mode(self, mode: Mode) -> None:
         """See `Live.live_mode`."""
         self._tell(f"mode {mode.value}")
+
+    def live_control(self, controller: str) -> None:
+        """See `Live.live_control`."""
+        self._keep({"controller": controller})
 
     def live_window(self, window: str) -> None:
         """See `Live.live_window`."""

@@ -66,7 +66,8 @@ class LiveStatus(NamedTuple):
     (native/live/src/control.rs).
 
     volume: "" when nothing was created here. link: where the other end connects to. served: where
-    clients connect to. problem: why the process does not run, or "".
+    clients connect to. controller: see `Live.live_control`. problem: why the process does not run,
+    or "".
     role: primary, secondary or fenced. in_sync: every acknowledged write is at both ends. since:
     when that changed (seconds since 1970, by the primary's clock); of a secondary, and of a primary
     that was broken off: until when it has every write that was acknowledged; 0: not known.
@@ -95,6 +96,7 @@ class LiveStatus(NamedTuple):
     volume: str = ""
     link: str = ""
     served: tuple[str, ...] = ()
+    controller: str = ""
     running: bool = False
     problem: str = ""
     role: str = ""

@@ -23,6 +23,7 @@ from mirrord.core.errors import (
 from mirrord.core.live import COPY_RATE_MIN, LiveReading, LiveStatus, Mode
 from mirrord.core.model import Definition, Endpoint
 from mirrord.core.policies import DURABLE, FIXED
+from mirrord.core.relationship import is_same
 from mirrord.core.results import Watcher
 from mirrord.core.states import Already, Refusal, State, Verb, judge
 from mirrord.core.units import WINDOW, window_argument
@@ -48,12 +49,13 @@ _LOOPBACK = "127.0.0.1"
 
 
 class Book(NamedTuple):
-    """Where a mirror is recorded on this host. zone: of its rates."""
+    """Where a mirror is recorded on the host `controller`. zone: of its rates."""
 
     definitions: Definitions
     catalogue: Catalogue
     hosts: Hosts
     zone: str
+    controller: str
 
 
 @dataclass(slots=True)
@@ -111,18 +113,6 @@ class LiveMirror:
             return State.BROKEN_OFF
         is_known = self.state is not State.UNINITIALIZED
         return State.MIRRORED if source and source.generation and not is_known else self.state
-
-    def facing(self, reading: LiveReading) -> tuple[LiveMirror, LiveReading]:
-        """The mirror and what its ends report in the direction that both report, which the
-        catalogue of a host does not have when another one has changed the roles.
-        """
-        if not reading.is_turned:
-            return self, reading
-        definition = self.book.definitions.load(self.name, self.definition.destination_site)
-        mirror = replace(
-            self, definition=definition, source=self.destination, destination=self.source
-        )
-        return mirror, reading._replace(source=reading.destination, destination=reading.source)
 
     @property
     def first_mode(self) -> Mode:
@@ -283,10 +273,26 @@ class LiveMirror:
         return locks.waited_for(lambda: locks.passing(self.run.mode, what=what), patience_s)
 
     def set_mode(self, end: Live, mode: Mode) -> None:
-        """Set the mode of the primary, and the window for both ends."""
+        """Set the mode of the primary, which this host controls then, and the window for both
+        ends.
+        """
         if mode is Mode.SEMI_SYNC:
             self.set_window()
         end.live_mode(mode)
+        self.take_control(end)
+
+    def take_control(self, end: Live) -> None:
+        """Let this host's policy and settings be in force at a primary, unless that cannot be
+        recorded there: its disk may be full, or its mirrord an older one.
+        """
+        with suppress(MirrordError, OSError):
+            end.live_control(self.book.controller)
+
+    def controls(self, primary: LiveStatus) -> bool:
+        """Whether this host's policy and settings are in force. Daemons of several hosts that have
+        the definition would otherwise undo what the others do.
+        """
+        return not primary.controller or is_same(primary.controller, self.book.controller)
 
     def out_of_sync(self, status: LiveStatus) -> tuple[str, str]:
         """Why the ends are out of sync, and what to do until they are: a hint begins so."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mirrord.core.live import LiveReading, LiveStatus, Mode
 from mirrord.core.policies import FIXED
 from mirrord.core.records import AlarmKind, Finding, Level
@@ -26,7 +28,7 @@ def status(mirror: LiveMirror) -> MirrorStatus:
 
 def read(mirror: LiveMirror, *, busy: bool) -> Reading:
     """What both ends report. busy: a verb is changing them."""
-    mirror, found = mirror.facing(mirror.read())
+    mirror, found = _facing(mirror, mirror.read())
     state = mirror.state_by(found)
     failures = mirror.catalogue.failures(mirror.id)
     faults = [] if busy or state is State.UNINITIALIZED else _faults(mirror, found, state)
@@ -55,6 +57,18 @@ def read(mirror: LiveMirror, *, busy: bool) -> Reading:
         failures=tuple(failures),
         live=found,
     )
+
+
+def _facing(mirror: LiveMirror, found: LiveReading) -> tuple[LiveMirror, LiveReading]:
+    """The mirror and its ends in the direction that both report, which the catalogue does not have
+    when another host has changed the roles.
+    """
+    if not found.is_turned:
+        return mirror, found
+    definition = mirror.book.definitions.load(mirror.name, mirror.definition.destination_site)
+    ends = (mirror.destination, mirror.source)
+    turned = replace(mirror, definition=definition, source=ends[0], destination=ends[1])
+    return turned, found._replace(source=found.destination, destination=found.source)
 
 
 def _faults(mirror: LiveMirror, found: LiveReading, state: State) -> list[Finding]:
@@ -97,9 +111,12 @@ def full_window(primary: LiveStatus) -> Finding:
 
 
 def _wanted(mirror: LiveMirror, primary: LiveStatus) -> Mode:
-    """The mode that its policy wants. What another than a fixed one has decided is no fault."""
+    """The mode that its policy wants. What another than a fixed one has decided is no fault, nor is
+    what another host has set.
+    """
     policy = mirror.definition.policy
-    return Mode(policy if policy in FIXED else primary.mode or Mode.SYNC)
+    is_ours = policy in FIXED and mirror.controls(primary)
+    return Mode(policy if is_ours else primary.mode or Mode.SYNC)
 
 
 def _faults_of(end: Live, status: LiveStatus | None, kind: AlarmKind) -> list[Finding]:

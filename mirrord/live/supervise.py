@@ -33,13 +33,15 @@ def look_after(mirror: LiveMirror) -> None:
     if _record_roles(mirror, reading) or mirror.state is State.UNINITIALIZED:
         return
     primary = reading.primary
-    if primary is None:
+    if primary is None or not mirror.controls(primary):
         return
     with suppress(MirrordError):
         mirror.set_copy_rate(mirror.primary(), primary)
         mirror.set_traffic(primary)
-        policy = mirror.definition.policy
-        if policy in FIXED and primary.mode:  # `mirrord.live.steering` applies the others
+        policy, is_alone = mirror.definition.policy, mirror.state_by(reading) is State.BROKEN_OFF
+        # After a break `strict-sync` would refuse each write. `mirrord.live.steering` applies the
+        # policies that are not fixed.
+        if policy in FIXED and primary.mode and not is_alone:
             with mirror.changing_mode(_MODE_S):
                 _apply(mirror, primary, Mode(policy))
 
@@ -98,6 +100,7 @@ def apply_throttle(mirror: LiveMirror) -> None:
     primary = mirror.read().primary
     if primary is not None:
         mirror.set_copy_rate(mirror.primary(), primary)
+        mirror.take_control(mirror.primary())
 
 
 def _has_window(mirror: LiveMirror, primary: LiveStatus) -> bool:

@@ -167,6 +167,7 @@ def break_off(mirror: LiveMirror, *, snapshot: str | None = None) -> Result:
         else:
             mirror.break_off(mirror.destination)
         now = mirror.destination.live_status()
+        mirror.take_control(mirror.destination)
         mirror.record(State.BROKEN_OFF, f"broken off, epoch {now.epoch}")
         notes = _about_image(before, there)
         fence, is_fenced = _about_fence(mirror, before.source)

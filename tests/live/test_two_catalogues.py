@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.live.command import Home, Mirror, qemu_io
+from tests.live.lab import wait_until
 
 
 @pytest.fixture
@@ -104,3 +106,57 @@ def test_a_break_disconnects_clients_of_a_source_that_the_link_does_not_reach(
     qemu_io(other.uri(), "write -P 2 0 64k")
     other.run("reverse", "db", "--yes")  # the addresses are told again
     assert mirror.source.path.read_bytes() == mirror.destination.path.read_bytes()
+
+
+SCHEDULED = """policy = "scheduled"
+
+[scheduled]
+hours = "Mon-Sun"
+inside = "semi-sync"
+outside = "semi-sync"
+"""
+
+
+@pytest.mark.parametrize("policy", ['policy = "sync"', SCHEDULED])
+def test_the_daemon_of_another_host_does_not_undo_a_mode(
+    mirror: Mirror, other: Home, policy: str
+) -> None:
+    home = mirror.home
+    file = home.folder / "etc/mirrors.d/db.toml"
+    text = file.read_text().replace('policy = "sync"\n', "")
+    head, _, rest = policy.partition("\n")
+    file.write_text(f"{head}\n{text}\n{rest}")
+    wanted = "sync" if not rest else "semi-sync"
+    home.start_daemon()
+    other.start_daemon()
+
+    def is_in(mode: str) -> bool:
+        return bool(mirror.source.status()["mode"] == mode)
+
+    try:
+        home.run("resync", "db")
+        wait_until(lambda: is_in(wanted), wanted)
+        other.run("mode", "db", "async")
+        for _ in range(16):  # each daemon looks every 3 seconds
+            assert is_in("async")
+            time.sleep(0.5)
+        assert home.status()["problems"] == []
+        home.run("resync", "db")
+        wait_until(lambda: is_in(wanted), "the policy of the host that ran the last command")
+        for _ in range(16):
+            assert is_in(wanted)
+            time.sleep(0.5)
+    finally:
+        other.stop_daemon()
+
+
+def test_the_daemon_lets_a_destination_that_was_broken_off_accept_writes(mirror: Mirror) -> None:
+    mirror.initialize("--policy", "strict-sync")
+    mirror.home.start_daemon()
+    mirror.home.run("break", "db")
+    mirror.home.run("serve", "db")
+    for pattern in range(3):
+        qemu_io(mirror.home.uri(), f"write -P {pattern} 0 64k")
+        time.sleep(2)  # the daemon looks every 3 seconds
+    mirror.home.run("reverse", "db", "--yes")
+    assert mirror.destination.status()["mode"] == "strict-sync"
