@@ -29,7 +29,8 @@ from mirrord.drivers.image.process import (
     LiveProcess,
     at_path,
     check_address,
-    refusal,
+    failure,
+    last_error,
     remove_socket,
 )
 from mirrord.drivers.live import AWAIT_S_MAX, Live, without_snapshots
@@ -141,7 +142,8 @@ class ImageDriver(Driver, Live):
             return found
         words = [native.live_program(), "check", "--image", self.location]
         done = command.run(words, timeout_s=_CREATE_S)
-        return found._replace(in_use=done.errors.strip().removeprefix("error: "))
+        problem = last_error(done.errors)
+        return found._replace(in_use=problem[1] if problem else done.errors.strip())
 
     def live_create(self, setup: LiveSetup) -> None:
         """See `Live.live_create`. `end.json` is written last."""
@@ -166,7 +168,7 @@ class ImageDriver(Driver, Live):
             words += ["--role", role, "--volume", setup.volume]
             done = command.run([native.live_program(), *words], timeout_s=_CREATE_S)
             if done.status != 0:
-                raise refusal(done.errors, self.location)
+                raise failure(done.errors, self.location)
             files.sync_directory(self._store)
             texts = (setup.certificate, setup.key, setup.trusted) if setup.certificate else ()
             for file, text in zip(_TLS, texts, strict=False):

@@ -71,6 +71,7 @@ class LiveStatus(NamedTuple):
     role: primary, secondary or fenced. in_sync: every acknowledged write is at both ends. since:
     when that changed (seconds since 1970, by the primary's clock); of a secondary, and of a primary
     that was broken off: until when it has every write that was acknowledged; 0: not known.
+    refused: the reason is that the replica refused what it was asked, or failed.
     unfenced: a primary's; the other end may not know yet that it is none any more. lost_memory: a
     secondary's host was started again, and writes that were not flushed may be missing.
     generation: 0 until the first copy is complete. oldest_us: how long the oldest unanswered write
@@ -110,6 +111,7 @@ class LiveStatus(NamedTuple):
     lost_memory: bool = False
     connected: bool = False
     reason: str = ""
+    refused: bool = False
     dirty_bytes: int = 0
     tracked_extents: int = 0
     outstanding_requests: int = 0

@@ -41,8 +41,6 @@ _POLL_S = 0.1
 _RATE_S = 5.0
 #: How long the primary may take to reach the replica, and the replica may refuse a copy.
 _CONNECT_S = 30.0
-#: How the primary's reason begins while the replica cannot take the copy.
-_REFUSED = ("the replica refused: ", "the replica failed: ")
 #: How long a break may make no progress. The last step is a sync, which shows none.
 _BREAK_STALLED_S = 600.0
 _LOOPBACK = "127.0.0.1"
@@ -404,7 +402,7 @@ class LiveMirror:
                     why=status.reason or status.problem,
                     hint="The copy continues by itself once both ends reach each other.",
                 )
-            if now_s - moved_s > _CONNECT_S and status.reason.startswith(_REFUSED):
+            if now_s - moved_s > _CONNECT_S and status.refused:
                 raise IoFailed(
                     "the image cannot be copied now",
                     where=str(peer),
