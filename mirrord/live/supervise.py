@@ -30,6 +30,10 @@ def look_after(mirror: LiveMirror) -> None:
         for end, found in ends:
             if found is not None and found.volume and not found.running:
                 end.live_start("", "")
+    with suppress(MirrordError):
+        for end, found in ends:
+            if found is not None and found.served and _is_replaced(found, reading.primary):
+                end.live_unserve()
     if _record_roles(mirror, reading) or mirror.state is State.UNINITIALIZED:
         return
     primary = reading.primary
@@ -44,6 +48,15 @@ def look_after(mirror: LiveMirror) -> None:
         if policy in FIXED and primary.mode and not is_alone:
             with mirror.changing_mode(_MODE_S):
                 _apply(mirror, primary, Mode(policy))
+
+
+def _is_replaced(end: LiveStatus, primary: LiveStatus | None) -> bool:
+    """Whether an end is a primary that does not know yet of the break: the link may be cut while
+    both hosts can be managed. What its clients write would be lost.
+    """
+    if primary is None or not end.is_primary:
+        return False
+    return end.volume == primary.volume and end.epoch < primary.epoch
 
 
 def _record_roles(mirror: LiveMirror, reading: LiveReading) -> bool:

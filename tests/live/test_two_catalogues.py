@@ -5,7 +5,9 @@ the catalogue of the other one.
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 
 from tests.live.command import Home, Mirror, qemu_io
 from tests.live.lab import wait_until
+from tests.support.service import takes_clients
 
 
 @pytest.fixture
@@ -88,15 +91,20 @@ def test_a_definition_with_another_image_leaves_the_mirror_alone(
     mirror.assert_equal()
 
 
+def _cut_link(mirror: Mirror) -> None:
+    """The ends do not find each other any more, and the destination is not running."""
+    mirror.destination.kill()
+    record = mirror.destination.store / "end.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "peer": "127.0.0.1:9"}))
+    mirror.source.ask("peer", "127.0.0.1:9")
+
+
 def test_a_break_disconnects_clients_of_a_source_that_the_link_does_not_reach(
     mirror: Mirror, other: Home
 ) -> None:
     """The management connection reaches it."""
     mirror.home.run("serve", "db")
-    mirror.destination.kill()
-    record = mirror.destination.store / "end.json"
-    record.write_text(json.dumps({**json.loads(record.read_text()), "peer": "127.0.0.1:9"}))
-    mirror.source.ask("peer", "127.0.0.1:9")
+    _cut_link(mirror)
     said = other.run("break", "db")
     assert f"Warning: {mirror.ends[0]} does not reach this end and has not noticed yet." in said
     assert "Its clients are disconnected." in said
@@ -106,6 +114,27 @@ def test_a_break_disconnects_clients_of_a_source_that_the_link_does_not_reach(
     qemu_io(other.uri(), "write -P 2 0 64k")
     other.run("reverse", "db", "--yes")  # the addresses are told again
     assert mirror.source.path.read_bytes() == mirror.destination.path.read_bytes()
+
+
+def test_a_daemon_disconnects_clients_of_a_source_that_does_not_know_of_the_break(
+    mirror: Mirror, other: Home
+) -> None:
+    """It can be managed again, and the link is still cut."""
+    mirror.home.run("serve", "db")
+    _cut_link(mirror)
+    pid = mirror.source.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert "does not answer" in other.run("break", "db")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert takes_clients(mirror.home.folder / "run/db.nbd")
+    mirror.home.start_daemon()
+    wait_until(lambda: not takes_clients(mirror.home.folder / "run/db.nbd"), "the end of service")
+    assert mirror.source.status()["role"] == "primary"
+    other.run("serve", "db", "--socket", str(other.folder / "s"))
+    qemu_io(f"nbd+unix:///?socket={other.folder}/s", "write -P 2 0 64k")
 
 
 SCHEDULED = """policy = "scheduled"
