@@ -169,13 +169,14 @@ class LiveStatus(NamedTuple):
 
 class LiveReading(NamedTuple):
     """Both ends of a live mirror. None: the end can't be reached. read_ns: when it was read (wall
-    time).
+    time). controller: another host, whose policy and settings are in force; "": this one's are.
     """
 
     policy: str
     source: LiveStatus | None
     destination: LiveStatus | None
     read_ns: int
+    controller: str = ""
 
     @property
     def primary(self) -> LiveStatus | None:

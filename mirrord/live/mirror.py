@@ -192,7 +192,11 @@ class LiveMirror:
     def read(self) -> LiveReading:
         """What both ends report, without waiting long for one that does not answer."""
         ends = [self._looked_at(end) for end in (self.source, self.destination)]
-        return LiveReading(self.definition.policy, ends[0], ends[1], clock.now_ns())
+        reading = LiveReading(self.definition.policy, ends[0], ends[1], clock.now_ns())
+        primary = reading.primary
+        if primary is None or self.controls(primary):
+            return reading
+        return reading._replace(controller=primary.controller.partition("@")[2])
 
     def _looked_at(self, end: Live) -> LiveStatus | None:
         try:

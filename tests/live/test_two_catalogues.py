@@ -170,6 +170,8 @@ def test_the_daemon_of_another_host_does_not_undo_a_mode(
             assert is_in("async")
             time.sleep(0.5)
         assert home.status()["problems"] == []
+        assert "  mode         async (set by " in home.run("status", "db")
+        assert "  mode         async\n" in other.run("status", "db")
         home.run("resync", "db")
         wait_until(lambda: is_in(wanted), "the policy of the host that ran the last command")
         for _ in range(16):
