@@ -91,6 +91,17 @@ def test_a_definition_with_another_image_leaves_the_mirror_alone(
     mirror.assert_equal()
 
 
+def test_what_is_left_of_a_mirror_that_the_other_host_has_deleted(
+    mirror: Mirror, other: Home
+) -> None:
+    mirror.home.run("serve", "db")
+    other.run("delete", "db", "--yes")
+    assert "the records of the mirror are missing" in mirror.home.run("status", "db")
+    assert "has deleted the mirror: 'mirrord delete db'" in mirror.home.run("serve", "db", status=1)
+    mirror.home.run("delete", "db", "--yes")
+    mirror.home.run("create", "db", *mirror.ends[:1], f"image:{mirror.home.folder}/new.img")
+
+
 def _cut_link(mirror: Mirror) -> None:
     """The ends do not find each other any more, and the destination is not running."""
     mirror.destination.kill()
