@@ -35,6 +35,7 @@ from mirrord.drivers.image.process import (
 )
 from mirrord.drivers.live import AWAIT_S_MAX, Live, without_snapshots
 from mirrord.drivers.refusals import (
+    created_meanwhile,
     image_in_use,
     image_not_empty,
     images_differ_in_size,
@@ -62,9 +63,9 @@ _LOCK_WAIT_S = 20.0
 
 class _End(NamedTuple):
     """What is recorded of an end, in `end.json`. link to allowed: see `Live.live_start` and
-    `Live.live_serve`. window: see `Live.live_window`. merge_above,
-    compress, durable: see `Live.live_traffic`. copy_rate: see `Live.live_copy_rate`. controller:
-    see `Live.live_control`. encrypted: the files in `_TLS` are there.
+    `Live.live_serve`. window: see `Live.live_window`. merge_above, compress, durable: see
+    `Live.live_traffic`. copy_rate: see `Live.live_copy_rate`. controller: see `Live.live_control`.
+    encrypted: the files in `_TLS` are there.
     """
 
     mirror_id: str
@@ -147,15 +148,13 @@ class ImageDriver(Driver, Live):
 
     def live_create(self, setup: LiveSetup) -> None:
         """See `Live.live_create`. `end.json` is written last."""
-        known = self._end()
-        if known is not None:
-            if known.mirror_id != setup.mirror_id:
-                raise other_mirror(str(self), known.mirror_id)
-            if known.volume == setup.volume:
-                return
+        if (known := self._end_of(setup)) and known.volume == setup.volume:
+            return
         self._check_image(setup)
         files.make_directory(f"{_LABEL}:FOLDER", self._store, mode=0o700)
         with self.lock(f"mirrord {setup.name}"):
+            if (found := self._end_of(setup)) and found.volume != setup.replaces:
+                raise created_meanwhile(str(self))
             self._process.stop()
             for name in _FILES:
                 files.remove_file(f"{_LABEL}:CLEAR", self._store / name)
@@ -175,6 +174,13 @@ class ImageDriver(Driver, Live):
                 files.write_atomic(f"{_LABEL}:TLS", self._store / file, text.encode(), mode=0o600)
             end = _End(setup.mirror_id, setup.name, setup.site, setup.volume)
             self._record(end._replace(encrypted=bool(setup.certificate)))
+
+    def _end_of(self, setup: LiveSetup) -> _End | None:
+        """The end that is to be created, if it is there; `Refused` when it is another mirror's."""
+        known = self._end()
+        if known is not None and known.mirror_id != setup.mirror_id:
+            raise other_mirror(str(self), known.mirror_id)
+        return known
 
     def _check_image(self, setup: LiveSetup) -> None:
         found = self.image_facts()

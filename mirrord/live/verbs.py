@@ -66,11 +66,11 @@ def initialize(mirror: LiveMirror) -> Result:
     """Create both ends and copy the image, which may be served meanwhile."""
     with mirror.hold(Verb.INITIALIZE):
         mirror.permit(Verb.INITIALIZE)
-        known = mirror.source.live_status()
-        if not known.volume or known.volume != mirror.destination.live_status().volume:
+        known, there = mirror.source.live_status(), mirror.destination.live_status()
+        if not known.volume or known.volume != there.volume:
             check_ends(mirror)
             _check_uncopied(mirror, known)
-            _create(mirror)
+            _create(mirror, known.volume, there.volume)
         mirror.set_copy_rate(mirror.source, mirror.source.live_status())
         mirror.start()
         _check_roles(mirror)
@@ -109,13 +109,16 @@ def _check_uncopied(mirror: LiveMirror, known: LiveStatus) -> None:
     )
 
 
-def _create(mirror: LiveMirror) -> None:
-    """Create both ends. Between hosts each trusts exactly the other's certificate."""
+def _create(mirror: LiveMirror, *replaced: str) -> None:
+    """Create both ends. Between hosts each trusts exactly the other's certificate. replaced: the
+    volumes of incomplete records at source and destination.
+    """
     definition, volume = mirror.definition, uuid.uuid4().hex
     size = mirror.source.image_facts().size_bytes or 0
     sites = (definition.source_site, definition.destination_site)
     setups = [
-        LiveSetup(mirror.id, mirror.name, site, volume, site is sites[0], size) for site in sites
+        LiveSetup(mirror.id, mirror.name, site, volume, site is sites[0], size, replaces=old)
+        for site, old in zip(sites, replaced, strict=True)
     ]
     if definition.source.host != definition.destination.host:
         from mirrord.transport.tls import OneTime
