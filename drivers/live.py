@@ -64,6 +64,12 @@ class Live(Volume):
         """Set the mode of a primary."""
 
     @abc.abstractmethod
+    def live_control(self, controller: str) -> None:
+        """Record whose policy and settings a primary has from now on: the identity of the host that
+        ran the last verb. Daemons of other hosts that have the definition do not change them.
+        """
+
+    @abc.abstractmethod
     def live_window(self, window: str) -> None:
         """Set how far a replica may be behind in semi-sync, also after a restart: bytes, or seconds
         with an `s`.

@@ -172,6 +172,15 @@ def no_space(where: str, why: str) -> MirrordError:
     )
 
 
+def created_meanwhile(where: str) -> MirrordError:
+    """Another host has created an end of the same mirror since this one looked."""
+    return Refused(
+        "another host is initializing the mirror",
+        where=where,
+        hint="Run the same command again: it waits for the copy that the other one has begun.",
+    )
+
+
 def live_definition_by_hand(mirror_id: str) -> str:
     """A hint: how the lost definition of a live mirror is made again."""
     return (

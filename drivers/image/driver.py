@@ -29,11 +29,13 @@ from mirrord.drivers.image.process import (
     LiveProcess,
     at_path,
     check_address,
-    refusal,
+    failure,
+    last_error,
     remove_socket,
 )
 from mirrord.drivers.live import AWAIT_S_MAX, Live, without_snapshots
 from mirrord.drivers.refusals import (
+    created_meanwhile,
     image_in_use,
     image_not_empty,
     images_differ_in_size,
@@ -61,9 +63,9 @@ _LOCK_WAIT_S = 20.0
 
 class _End(NamedTuple):
     """What is recorded of an end, in `end.json`. link to allowed: see `Live.live_start` and
-    `Live.live_serve`. window: see `Live.live_window`. merge_above,
-    compress, durable: see `Live.live_traffic`. copy_rate: see `Live.live_copy_rate`. encrypted: the
-    files in `_TLS` are there.
+    `Live.live_serve`. window: see `Live.live_window`. merge_above, compress, durable: see
+    `Live.live_traffic`. copy_rate: see `Live.live_copy_rate`. controller: see `Live.live_control`.
+    encrypted: the files in `_TLS` are there.
     """
 
     mirror_id: str
@@ -80,6 +82,7 @@ class _End(NamedTuple):
     compress: bool = True
     durable: bool = False
     copy_rate: int = 0
+    controller: str = ""
 
 
 @without_snapshots
@@ -140,19 +143,18 @@ class ImageDriver(Driver, Live):
             return found
         words = [native.live_program(), "check", "--image", self.location]
         done = command.run(words, timeout_s=_CREATE_S)
-        return found._replace(in_use=done.errors.strip().removeprefix("error: "))
+        problem = last_error(done.errors)
+        return found._replace(in_use=problem[1] if problem else done.errors.strip())
 
     def live_create(self, setup: LiveSetup) -> None:
         """See `Live.live_create`. `end.json` is written last."""
-        known = self._end()
-        if known is not None:
-            if known.mirror_id != setup.mirror_id:
-                raise other_mirror(str(self), known.mirror_id)
-            if known.volume == setup.volume:
-                return
+        if (known := self._end_of(setup)) and known.volume == setup.volume:
+            return
         self._check_image(setup)
         files.make_directory(f"{_LABEL}:FOLDER", self._store, mode=0o700)
         with self.lock(f"mirrord {setup.name}"):
+            if (found := self._end_of(setup)) and found.volume != setup.replaces:
+                raise created_meanwhile(str(self))
             self._process.stop()
             for name in _FILES:
                 files.remove_file(f"{_LABEL}:CLEAR", self._store / name)
@@ -165,13 +167,20 @@ class ImageDriver(Driver, Live):
             words += ["--role", role, "--volume", setup.volume]
             done = command.run([native.live_program(), *words], timeout_s=_CREATE_S)
             if done.status != 0:
-                raise refusal(done.errors, self.location)
+                raise failure(done.errors, self.location)
             files.sync_directory(self._store)
             texts = (setup.certificate, setup.key, setup.trusted) if setup.certificate else ()
             for file, text in zip(_TLS, texts, strict=False):
                 files.write_atomic(f"{_LABEL}:TLS", self._store / file, text.encode(), mode=0o600)
             end = _End(setup.mirror_id, setup.name, setup.site, setup.volume)
             self._record(end._replace(encrypted=bool(setup.certificate)))
+
+    def _end_of(self, setup: LiveSetup) -> _End | None:
+        """The end that is to be created, if it is there; `Refused` when it is another mirror's."""
+        known = self._end()
+        if known is not None and known.mirror_id != setup.mirror_id:
+            raise other_mirror(str(self), known.mirror_id)
+        return known
 
     def _check_image(self, setup: LiveSetup) -> None:
         found = self.image_facts()
@@ -250,6 +259,7 @@ class ImageDriver(Driver, Live):
             volume=end.volume,
             link=end.link,
             served=end.served,
+            controller=end.controller,
             copy_rate=found.copy_rate if found.running else end.copy_rate,
         )
 
@@ -309,6 +319,10 @@ class ImageDriver(Driver, Live):
     def live_mode(self, mode: Mode) -> None:
         """See `Live.live_mode`."""
         self._tell(f"mode {mode.value}")
+
+    def live_control(self, controller: str) -> None:
+        """See `Live.live_control`."""
+        self._keep({"controller": controller})
 
     def live_window(self, window: str) -> None:
         """See `Live.live_window`."""

@@ -31,6 +31,8 @@ from mirrord.core.live import LiveStatus, VerifyStatus
 from mirrord.system import clock, command, files, native, paths, sockets
 
 _LABEL = "IMAGE:PROCESS"
+#: Why the program ended: the code and the text (native/live/src/problem.rs).
+_ERROR = re.compile(r"^error(?:\[([a-z-]+)\])?: (.*)$", re.MULTILINE)
 _ADDRESS = re.compile(r"([A-Za-z0-9._-]+|[0-9A-Fa-f:.]+|\[[0-9A-Fa-f:.%]+\])([:/][0-9]{1,5})?")
 _ANSWER_S = 5.0
 #: A change of mode or role syncs first.
@@ -88,7 +90,7 @@ class LiveProcess:
                 hint=f"'mirrord status {MIRROR}' shows why; {self._store}/log has its messages.",
             ) from error
         if isinstance(answer, dict) and answer.get("ok") is False:
-            raise refusal(str(answer.get("error")), self._where)
+            raise refusal(str(answer.get("code")), str(answer.get("error")), self._where)
         return answer, data
 
     @staticmethod
@@ -119,7 +121,7 @@ class LiveProcess:
         except Unreachable:
             found = self.status()
             if found.break_problem and not found.breaking:
-                raise refusal(found.break_problem, self._where) from None
+                raise refusal("", found.break_problem, self._where) from None
             if not found.breaking and not found.is_primary:
                 raise
 
@@ -201,9 +203,9 @@ class LiveProcess:
             is_over, said = has_ended(), ""
             with suppress(FileNotFoundError):
                 said = log.read_bytes()[began:].decode(errors="replace")
-            if "error: " in said:
-                error = refusal(said, self._where)
-                if "is in use by another program" in error.what:
+            if found := last_error(said):
+                error = refusal(*found, self._where)
+                if found[0] == "address-in-use":
                     error.prepend_hint(_IN_USE)
                 raise error
             if is_over or clock.monotonic_s() > until_s:
@@ -273,11 +275,11 @@ class LiveProcess:
 
     def _last_line(self) -> str:
         try:
-            lines = (self._store / "log").read_bytes()[-4096:].decode(errors="replace").splitlines()
+            said = (self._store / "log").read_bytes()[-4096:].decode(errors="replace")
         except OSError:
             return ""
-        errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-        return errors[-1] if errors else ""
+        found = last_error(said)
+        return found[1] if found else ""
 
 
 def has_systemd() -> bool:
@@ -343,57 +345,57 @@ _SIZE = (
 )
 
 
-def refusal(said: str, where: str) -> MirrordError:
-    """What the program said, as an error."""
-    lines = [line for line in said.splitlines() if line.strip()]
-    errors = [line.partition("error: ")[2] for line in lines if "error: " in line]
-    text = (errors or lines or ["it gave no reason"])[-1]
-    if "Address already in use" in text or "Address in use" in text:
-        return Refused(
-            "the address is in use by another program",
-            where=where,
-            why=text,
-            hint="Give another port or path, or end that program.",
-        )
-    if "in use by" in text or "mounted;" in text or "another program has" in text:
-        return Busy("the image is in use", where=where, why=text)
-    if "other hosts can connect" in text:
-        return Refused(
-            "clients on other hosts could connect to this address",
-            where=where,
-            hint="Say which may: --allow ADDRESS or --allow ADDRESS/BITS.",
-        )
-    if "No space left" in text:
-        return NoSpace("no space is left", where=where, why=text)
-    if "taken the place of the image" in text:
-        return Refused(
-            "another file has taken the place of the image",
-            where=where,
-            why=text,
-            hint="Move the image back. If this file is a complete copy of it that was made while "
-            "no process had it open: delete the file 'identity' on that host, run the same command "
-            f"again, then 'mirrord verify {MIRROR}'.",
-        )
-    if "taken the place of the records" in text:
-        return Refused(
-            "another file has taken the place of the records",
-            where=where,
-            why=text,
-            hint="Older records do not have what was written since: put the newest ones back. If "
-            "these are the newest: delete the file 'identity' on that host, run the same command "
-            f"again, then 'mirrord verify {MIRROR}'.",
-        )
-    if "has no valid record" in text or "has no complete checkpoint" in text:
-        return Damaged("the records of this end are damaged", where=where, why=text, hint=_RECORDS)
-    if "restore its size" in text:
-        return Damaged("the image cannot be mirrored", where=where, why=text, hint=_SIZE)
-    if "checksum" in text:
-        return Damaged("the image cannot be mirrored", where=where, why=text)
-    if "No such file" in text or "entity not found" in text:
-        return NotFound(
-            "the image, or a file of its records, does not exist",
-            where=where,
-            why=text,
-            hint=_RECORDS,
-        )
-    return Refused("mirrord-live refused this", where=where, why=text)
+#: What becomes of a problem of the program, by its code: the error, what it says, and what to do.
+_PROBLEMS: dict[str, tuple[type[MirrordError], str, str]] = {
+    "address-in-use": (
+        Refused,
+        "the address is in use by another program",
+        "Give another port or path, or end that program.",
+    ),
+    "address-open": (
+        Refused,
+        "clients cannot be served at this address",
+        "Say which hosts may connect: --allow ADDRESS or --allow ADDRESS/BITS.",
+    ),
+    "file-missing": (
+        NotFound,
+        "the image, or a file of its records, does not exist",
+        _RECORDS,
+    ),
+    "image-in-use": (Busy, "the image is in use", ""),
+    "image-replaced": (
+        Refused,
+        "another file has taken the place of the image",
+        "Move the image back. If this file is a complete copy of it that was made while no process "
+        "had it open: delete the file 'identity' on that host, run the same command again, then "
+        f"'mirrord verify {MIRROR}'.",
+    ),
+    "image-resized": (Damaged, "the image cannot be mirrored", _SIZE),
+    "no-space": (NoSpace, "no space is left", ""),
+    "records-damaged": (Damaged, "the records of this end are damaged", _RECORDS),
+    "records-replaced": (
+        Refused,
+        "another file has taken the place of the records",
+        "Older records do not have what was written since: put the newest ones back. If these are "
+        "the newest: delete the file 'identity' on that host, run the same command again, then "
+        f"'mirrord verify {MIRROR}'.",
+    ),
+}
+
+
+def refusal(code: str, why: str, where: str) -> MirrordError:
+    """What the program refuses, as an error. code: "" for one of its own without a code."""
+    made, what, hint = _PROBLEMS.get(code, (Refused, "mirrord-live refused this", ""))
+    return made(what, where=where, why=why, hint=hint)
+
+
+def last_error(said: str) -> tuple[str, str] | None:
+    """The code and the text of the last error in what the program wrote."""
+    found = _ERROR.findall(said)
+    return found[-1] if found else None
+
+
+def failure(said: str, where: str) -> MirrordError:
+    """Why the program has ended with a failure."""
+    found = last_error(said) or ("", (said.strip().splitlines() or ["it gave no reason"])[-1])
+    return refusal(*found, where)

@@ -54,6 +54,8 @@ def _sent(primary: LiveStatus) -> str:
 
 
 def _by(reading: LiveReading, mode: str) -> str:
+    if reading.controller:
+        return f" (set by {reading.controller})"
     return "" if reading.policy == mode else f" (policy {reading.policy})"
 
 

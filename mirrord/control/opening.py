@@ -223,7 +223,8 @@ class Opener:
         from mirrord.live.mirror import Book, opened
 
         self.paths.make()
-        book = Book(self.definitions, self.catalogue, Hosts(self.paths.hosts), self.host.zone)
+        hosts, zone = Hosts(self.paths.hosts), self.host.zone
+        book = Book(self.definitions, self.catalogue, hosts, zone, self._controller)
         run = RunFiles(self.paths.run, definition.name)
         return opened(definition, self.driver, book, run, self._watcher)
 

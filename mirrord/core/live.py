@@ -35,7 +35,8 @@ class ImageFacts(NamedTuple):
 
 class LiveSetup(NamedTuple):
     """What an end is created for. site: which end it is. volume: 32 hexadecimal digits, the same at
-    both ends. primary: clients' writes begin here. certificate, key: of this end, and trusted: that
+    both ends. primary: clients' writes begin here. replaces: the volume of the records that may be
+    there; "" for none. certificate, key: of this end, and trusted: that
     of the other one (PEM), for TLS between them; "" for none.
     """
 
@@ -48,6 +49,7 @@ class LiveSetup(NamedTuple):
     certificate: str = ""
     key: str = ""
     trusted: str = ""
+    replaces: str = ""
 
 
 class VerifyStatus(NamedTuple):
@@ -66,10 +68,12 @@ class LiveStatus(NamedTuple):
     (native/live/src/control.rs).
 
     volume: "" when nothing was created here. link: where the other end connects to. served: where
-    clients connect to. problem: why the process does not run, or "".
+    clients connect to. controller: see `Live.live_control`. problem: why the process does not run,
+    or "".
     role: primary, secondary or fenced. in_sync: every acknowledged write is at both ends. since:
     when that changed (seconds since 1970, by the primary's clock); of a secondary, and of a primary
     that was broken off: until when it has every write that was acknowledged; 0: not known.
+    refused: the reason is that the replica refused what it was asked, or failed.
     unfenced: a primary's; the other end may not know yet that it is none any more. lost_memory: a
     secondary's host was started again, and writes that were not flushed may be missing.
     generation: 0 until the first copy is complete. oldest_us: how long the oldest unanswered write
@@ -95,6 +99,7 @@ class LiveStatus(NamedTuple):
     volume: str = ""
     link: str = ""
     served: tuple[str, ...] = ()
+    controller: str = ""
     running: bool = False
     problem: str = ""
     role: str = ""
@@ -108,6 +113,7 @@ class LiveStatus(NamedTuple):
     lost_memory: bool = False
     connected: bool = False
     reason: str = ""
+    refused: bool = False
     dirty_bytes: int = 0
     tracked_extents: int = 0
     outstanding_requests: int = 0
@@ -165,19 +171,26 @@ class LiveStatus(NamedTuple):
 
 class LiveReading(NamedTuple):
     """Both ends of a live mirror. None: the end can't be reached. read_ns: when it was read (wall
-    time).
+    time). controller: another host, whose policy and settings are in force; "": this one's are.
     """
 
     policy: str
     source: LiveStatus | None
     destination: LiveStatus | None
     read_ns: int
+    controller: str = ""
 
     @property
     def primary(self) -> LiveStatus | None:
         """The end that decides: the primary of the highest epoch."""
         found = [end for end in (self.source, self.destination) if end and end.is_primary]
         return max(found, key=lambda end: end.epoch, default=None)
+
+    @property
+    def is_turned(self) -> bool:
+        """Whether the source is the secondary of the destination."""
+        is_copy = self.source is not None and self.source.role == "secondary"
+        return is_copy and self.destination is not None and self.destination.is_primary
 
     @property
     def lag_s(self) -> float | None:

@@ -23,6 +23,7 @@ from mirrord.core.errors import (
 from mirrord.core.live import COPY_RATE_MIN, LiveReading, LiveStatus, Mode
 from mirrord.core.model import Definition, Endpoint
 from mirrord.core.policies import DURABLE, FIXED
+from mirrord.core.relationship import is_same
 from mirrord.core.results import Watcher
 from mirrord.core.states import Already, Refusal, State, Verb, judge
 from mirrord.core.units import WINDOW, window_argument
@@ -40,20 +41,19 @@ _POLL_S = 0.1
 _RATE_S = 5.0
 #: How long the primary may take to reach the replica, and the replica may refuse a copy.
 _CONNECT_S = 30.0
-#: How the primary's reason begins while the replica cannot take the copy.
-_REFUSED = ("the replica refused: ", "the replica failed: ")
 #: How long a break may make no progress. The last step is a sync, which shows none.
 _BREAK_STALLED_S = 600.0
 _LOOPBACK = "127.0.0.1"
 
 
 class Book(NamedTuple):
-    """Where a mirror is recorded on this host. zone: of its rates."""
+    """Where a mirror is recorded on the host `controller`. zone: of its rates."""
 
     definitions: Definitions
     catalogue: Catalogue
     hosts: Hosts
     zone: str
+    controller: str
 
 
 @dataclass(slots=True)
@@ -94,19 +94,23 @@ class LiveMirror:
         return row.state if row else State.UNINITIALIZED
 
     def known_state(self) -> State:
+        """`state_by` what both ends report now."""
+        return self.state_by(self.read())
+
+    def state_by(self, reading: LiveReading) -> State:
         """The recorded state, unless the ends report another one: the catalogue may have been lost,
-        or be an older one. (After a `release` only the destination has records.)
+        or be an older one, and another host may have changed the roles. (After a `release` only the
+        destination has records.)
         """
-        if self.state is State.MIRRORED:
-            return self.state
-        reading = self.read()
-        source, destination = reading.source, reading.destination
-        is_copy = destination is not None and destination.role == "secondary"
-        if self.state is State.BROKEN_OFF:
-            return State.MIRRORED if is_copy and reading.primary else State.BROKEN_OFF
-        if destination and destination.role and not is_copy and (source is None or source.volume):
+        source, destination, primary = reading.source, reading.destination, reading.primary
+        roles = {end.role for end in (source, destination) if end is not None}
+        if primary and primary.generation and "secondary" in roles:
+            return State.MIRRORED
+        is_live = destination is not None and destination.is_primary
+        if (is_live or "fenced" in roles) and (source is None or source.volume):
             return State.BROKEN_OFF
-        return State.MIRRORED if source and source.generation else State.UNINITIALIZED
+        is_known = self.state is not State.UNINITIALIZED
+        return State.MIRRORED if source and source.generation and not is_known else self.state
 
     @property
     def first_mode(self) -> Mode:
@@ -121,7 +125,11 @@ class LiveMirror:
     def permit(self, verb: Verb) -> Already | State:
         """The table's verdict for `verb`; raises `Refused` when it is a refusal."""
         state = self.known_state()
-        if verb is Verb.INITIALIZE and state is State.MIRRORED:
+        if (
+            verb is Verb.INITIALIZE
+            and self.state is State.UNINITIALIZED
+            and state is State.MIRRORED
+        ):
             state = self.state  # an interrupted one is completed
         verdict = judge(state, verb, quiesced=False)
         if isinstance(verdict, Refusal):
@@ -184,7 +192,11 @@ class LiveMirror:
     def read(self) -> LiveReading:
         """What both ends report, without waiting long for one that does not answer."""
         ends = [self._looked_at(end) for end in (self.source, self.destination)]
-        return LiveReading(self.definition.policy, ends[0], ends[1], clock.now_ns())
+        reading = LiveReading(self.definition.policy, ends[0], ends[1], clock.now_ns())
+        primary = reading.primary
+        if primary is None or self.controls(primary):
+            return reading
+        return reading._replace(controller=primary.controller.partition("@")[2])
 
     def _looked_at(self, end: Live) -> LiveStatus | None:
         try:
@@ -263,10 +275,26 @@ class LiveMirror:
         return locks.waited_for(lambda: locks.passing(self.run.mode, what=what), patience_s)
 
     def set_mode(self, end: Live, mode: Mode) -> None:
-        """Set the mode of the primary, and the window for both ends."""
+        """Set the mode of the primary, which this host controls then, and the window for both
+        ends.
+        """
         if mode is Mode.SEMI_SYNC:
             self.set_window()
         end.live_mode(mode)
+        self.take_control(end)
+
+    def take_control(self, end: Live) -> None:
+        """Let this host's policy and settings be in force at a primary, unless that cannot be
+        recorded there: its disk may be full, or its mirrord an older one.
+        """
+        with suppress(MirrordError, OSError):
+            end.live_control(self.book.controller)
+
+    def controls(self, primary: LiveStatus) -> bool:
+        """Whether this host's policy and settings are in force. Daemons of several hosts that have
+        the definition would otherwise undo what the others do.
+        """
+        return not primary.controller or is_same(primary.controller, self.book.controller)
 
     def out_of_sync(self, status: LiveStatus) -> tuple[str, str]:
         """Why the ends are out of sync, and what to do until they are: a hint begins so."""
@@ -378,7 +406,7 @@ class LiveMirror:
                     why=status.reason or status.problem,
                     hint="The copy continues by itself once both ends reach each other.",
                 )
-            if now_s - moved_s > _CONNECT_S and status.reason.startswith(_REFUSED):
+            if now_s - moved_s > _CONNECT_S and status.refused:
                 raise IoFailed(
                     "the image cannot be copied now",
                     where=str(peer),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mirrord.core.live import LiveReading, LiveStatus, Mode
 from mirrord.core.policies import FIXED
 from mirrord.core.records import AlarmKind, Finding, Level
@@ -26,8 +28,8 @@ def status(mirror: LiveMirror) -> MirrorStatus:
 
 def read(mirror: LiveMirror, *, busy: bool) -> Reading:
     """What both ends report. busy: a verb is changing them."""
-    found = mirror.read()
-    state = _state(mirror, found)
+    mirror, found = _facing(mirror, mirror.read())
+    state = mirror.state_by(found)
     failures = mirror.catalogue.failures(mirror.id)
     faults = [] if busy or state is State.UNINITIALIZED else _faults(mirror, found, state)
     faults += [
@@ -57,14 +59,16 @@ def read(mirror: LiveMirror, *, busy: bool) -> Reading:
     )
 
 
-def _state(mirror: LiveMirror, found: LiveReading) -> State:
-    """A destination that is a primary is broken off, whatever is recorded here."""
-    source, destination = found.source, found.destination
-    if mirror.catalogue.mirror(mirror.id) is None and source and source.generation:
-        return State.MIRRORED
-    if destination and destination.is_primary:
-        return State.BROKEN_OFF
-    return mirror.state
+def _facing(mirror: LiveMirror, found: LiveReading) -> tuple[LiveMirror, LiveReading]:
+    """The mirror and its ends in the direction that both report, which the catalogue does not have
+    when another host has changed the roles.
+    """
+    if not found.is_turned:
+        return mirror, found
+    definition = mirror.book.definitions.load(mirror.name, mirror.definition.destination_site)
+    ends = (mirror.destination, mirror.source)
+    turned = replace(mirror, definition=definition, source=ends[0], destination=ends[1])
+    return turned, found._replace(source=found.destination, destination=found.source)
 
 
 def _faults(mirror: LiveMirror, found: LiveReading, state: State) -> list[Finding]:
@@ -107,9 +111,12 @@ def full_window(primary: LiveStatus) -> Finding:
 
 
 def _wanted(mirror: LiveMirror, primary: LiveStatus) -> Mode:
-    """The mode that its policy wants. What another than a fixed one has decided is no fault."""
+    """The mode that its policy wants. What another than a fixed one has decided is no fault, nor is
+    what another host has set.
+    """
     policy = mirror.definition.policy
-    return Mode(policy if policy in FIXED else primary.mode or Mode.SYNC)
+    is_ours = policy in FIXED and mirror.controls(primary)
+    return Mode(policy if is_ours else primary.mode or Mode.SYNC)
 
 
 def _faults_of(end: Live, status: LiveStatus | None, kind: AlarmKind) -> list[Finding]:

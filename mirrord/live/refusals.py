@@ -37,6 +37,11 @@ def nobody_serves(name: str, reading: LiveReading, source: str, destination: str
             f" Without the destination: 'mirrord delete {name} --yes' (both images are kept), then "
             "create the mirror again, from the source."
         )
+    elif all(found is not None and not found.volume for _, found in ends):
+        hint += (
+            f" If another host has deleted the mirror: 'mirrord delete {name}'; both images are "
+            "kept."
+        )
     return Refused(
         "no end of the mirror can serve clients now",
         where=f"mirror '{name}'",

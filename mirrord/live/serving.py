@@ -209,6 +209,7 @@ def _set_mode(mirror: LiveMirror, mode: str) -> Result:
             )
         return Result("done", f"The mode of '{mirror.name}' will be {mode}.", data)
     if mode not in FIXED:
+        mirror.take_control(mirror.primary())
         text = f"The policy of '{mirror.name}' is {mode} (before: {before}); the daemon applies it."
         return Result("done", text, data)
     mirror.set_mode(mirror.primary(), Mode(mode))

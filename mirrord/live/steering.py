@@ -50,6 +50,8 @@ def steer(
         end, primary = found
         if primary.window_full:
             waits(primary)
+        if not mirror.controls(primary):
+            continue
         answer = decider.decide(observation_of(primary))
         # `mirrord mode` writes the definition before it sets the mode, which is not to be undone.
         with mirror.changing_mode(_MODE_S):

@@ -30,18 +30,33 @@ def look_after(mirror: LiveMirror) -> None:
         for end, found in ends:
             if found is not None and found.volume and not found.running:
                 end.live_start("", "")
+    with suppress(MirrordError):
+        for end, found in ends:
+            if found is not None and found.served and _is_replaced(found, reading.primary):
+                end.live_unserve()
     if _record_roles(mirror, reading) or mirror.state is State.UNINITIALIZED:
         return
     primary = reading.primary
-    if primary is None:
+    if primary is None or not mirror.controls(primary):
         return
     with suppress(MirrordError):
         mirror.set_copy_rate(mirror.primary(), primary)
         mirror.set_traffic(primary)
-        policy = mirror.definition.policy
-        if policy in FIXED and primary.mode:  # `mirrord.live.steering` applies the others
+        policy, is_alone = mirror.definition.policy, mirror.state_by(reading) is State.BROKEN_OFF
+        # After a break `strict-sync` would refuse each write. `mirrord.live.steering` applies the
+        # policies that are not fixed.
+        if policy in FIXED and primary.mode and not is_alone:
             with mirror.changing_mode(_MODE_S):
                 _apply(mirror, primary, Mode(policy))
+
+
+def _is_replaced(end: LiveStatus, primary: LiveStatus | None) -> bool:
+    """Whether an end is a primary that does not know yet of the break: the link may be cut while
+    both hosts can be managed. What its clients write would be lost.
+    """
+    if primary is None or not end.is_primary:
+        return False
+    return end.volume == primary.volume and end.epoch < primary.epoch
 
 
 def _record_roles(mirror: LiveMirror, reading: LiveReading) -> bool:
@@ -98,6 +113,7 @@ def apply_throttle(mirror: LiveMirror) -> None:
     primary = mirror.read().primary
     if primary is not None:
         mirror.set_copy_rate(mirror.primary(), primary)
+        mirror.take_control(mirror.primary())
 
 
 def _has_window(mirror: LiveMirror, primary: LiveStatus) -> bool:

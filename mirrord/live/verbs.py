@@ -66,10 +66,11 @@ def initialize(mirror: LiveMirror) -> Result:
     """Create both ends and copy the image, which may be served meanwhile."""
     with mirror.hold(Verb.INITIALIZE):
         mirror.permit(Verb.INITIALIZE)
-        known = mirror.source.live_status()
-        if not known.volume or known.volume != mirror.destination.live_status().volume:
+        known, there = mirror.source.live_status(), mirror.destination.live_status()
+        if not known.volume or known.volume != there.volume:
             check_ends(mirror)
-            _create(mirror)
+            _check_uncopied(mirror, known)
+            _create(mirror, known.volume, there.volume)
         mirror.set_copy_rate(mirror.source, mirror.source.live_status())
         mirror.start()
         _check_roles(mirror)
@@ -90,13 +91,34 @@ def initialize(mirror: LiveMirror) -> Result:
     return Result("done", text, {"copied_bytes": status.copied_bytes, "in_sync": status.in_sync})
 
 
-def _create(mirror: LiveMirror) -> None:
-    """Create both ends. Between hosts each trusts exactly the other's certificate."""
+def _check_uncopied(mirror: LiveMirror, known: LiveStatus) -> None:
+    """`Refused` when the source has a copy, or is one, that the destination has no records of: they
+    may be at another image, which the definition of another host names.
+    """
+    if known.volume and not known.running:
+        known = mirror.source.live_start("", "")
+    if not known.volume or (known.is_primary and not known.generation):
+        return
+    raise Refused(
+        "the image is mirrored already",
+        where=str(mirror.source),
+        why=f"{mirror.destination} has no records of that copy",
+        hint="If the copy is another image, correct the endpoint in the definition. If it or its "
+        f"records were lost: 'mirrord delete {mirror.name} --yes' (both images are kept), then "
+        "create the mirror again, from the image that has the data.",
+    )
+
+
+def _create(mirror: LiveMirror, *replaced: str) -> None:
+    """Create both ends. Between hosts each trusts exactly the other's certificate. replaced: the
+    volumes of incomplete records at source and destination.
+    """
     definition, volume = mirror.definition, uuid.uuid4().hex
     size = mirror.source.image_facts().size_bytes or 0
     sites = (definition.source_site, definition.destination_site)
     setups = [
-        LiveSetup(mirror.id, mirror.name, site, volume, site is sites[0], size) for site in sites
+        LiveSetup(mirror.id, mirror.name, site, volume, site is sites[0], size, replaces=old)
+        for site, old in zip(sites, replaced, strict=True)
     ]
     if definition.source.host != definition.destination.host:
         from mirrord.transport.tls import OneTime
@@ -130,7 +152,11 @@ def break_off(mirror: LiveMirror, *, snapshot: str | None = None) -> Result:
         raise
     if not there.volume or there.state == "empty":
         mirror.permit(Verb.BREAK)
-    elif there.is_primary and isinstance(verdict := mirror.permit(Verb.BREAK), Already):
+    elif (
+        there.is_primary
+        and mirror.state is not State.MIRRORED  # another host has broken it off: it is recorded
+        and isinstance(verdict := mirror.permit(Verb.BREAK), Already)
+    ):
         return Result(verdict.status, f"'{mirror.name}' is broken off already.")
     with preempt.first(mirror, Verb.BREAK), mirror.hold(Verb.BREAK):
         before = mirror.read()
@@ -144,6 +170,7 @@ def break_off(mirror: LiveMirror, *, snapshot: str | None = None) -> Result:
         else:
             mirror.break_off(mirror.destination)
         now = mirror.destination.live_status()
+        mirror.take_control(mirror.destination)
         mirror.record(State.BROKEN_OFF, f"broken off, epoch {now.epoch}")
         notes = _about_image(before, there)
         fence, is_fenced = _about_fence(mirror, before.source)
@@ -237,6 +264,12 @@ def _about_fence(mirror: LiveMirror, source: LiveStatus | None) -> tuple[str, bo
     try:
         mirror.wait(mirror.source, "the fence", lambda one: one.role == "fenced", _FENCE_S)
     except MirrordError:
+        with suppress(MirrordError):
+            mirror.source.live_unserve()
+            return (
+                f"Warning: {mirror.source} does not reach this end and has not noticed yet. Its "
+                "clients are disconnected."
+            ), False
         return (
             f"Warning: {mirror.source} has not noticed yet: it serves its clients until it "
             "reaches this end."

@@ -206,6 +206,7 @@ METHODS: Mapping[str, Method] = {
         Method(Live, "live_serve", _S | _REMOVE, "serve an image", since=3),
         Method(Live, "live_unserve", _ANY, "disconnect clients", since=3),
         Method(Live, "live_mode", _ANY, "set a mode", since=3),
+        Method(Live, "live_control", _ANY, "set a mode", since=3),
         Method(Live, "live_window", _ANY, "set a mode", since=3),
         Method(Live, "live_answer_within", _ANY, "set a mode", since=3),
         Method(Live, "live_merge", _ANY, "set a mode", since=3),

@@ -55,7 +55,7 @@ def copying(folder: Path, throttle: str, primary: Copying) -> LiveMirror:
     write(folder, throttle)
     definitions, run = Definitions(folder), RunFiles(folder, "db")
     row = cast(Catalogue, SimpleNamespace())
-    book = Book(definitions, row, cast(Hosts, None), "UTC")
+    book = Book(definitions, row, cast(Hosts, None), "UTC", "host")
     end = cast(Live, primary)
     return LiveMirror(definitions.load("db"), end, end, book, run, Silent())
 

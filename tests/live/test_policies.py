@@ -265,6 +265,9 @@ class End:
         self.modes.append(mode)
         self.status = self.status._replace(mode=mode.value)
 
+    def live_control(self, controller: str) -> None:
+        self.status = self.status._replace(controller=controller)
+
     def live_copy_rate(self, _rate: int) -> None:
         """Not of interest."""
 
@@ -278,7 +281,7 @@ def _opened(folder: Path, policy: str, primary: End, other: End) -> LiveMirror:
     (folder / "db.toml").write_text(text)
     row = SimpleNamespace(state=State.MIRRORED)
     catalogue = SimpleNamespace(mirror=lambda _id: row)
-    book = Book(definitions, cast(Catalogue, catalogue), cast(Hosts, None), "UTC")
+    book = Book(definitions, cast(Catalogue, catalogue), cast(Hosts, None), "UTC", "host")
     ends = cast(Live, primary), cast(Live, other)
     return LiveMirror(definitions.load("db"), *ends, book, primary.run, Silent())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import cast
 
@@ -13,13 +14,14 @@ from mirrord.control import livetext
 from mirrord.core.errors import ConfigError, MirrordError, UsageError
 from mirrord.core.live import LiveReading, LiveStatus, Mode
 from mirrord.core.units import window_argument
-from mirrord.drivers.image.process import check_address, refusal
+from mirrord.drivers.image.process import _PROBLEMS, check_address, failure
 from mirrord.engine.limits import rate_of
 from mirrord.live.mirror import LiveMirror, _is_complete
 from mirrord.live.serving import _address, uri_of
 from mirrord.live.supervise import _has_window
 from mirrord.policies.fixed import Fixed
 from mirrord.policies.policy import Observation
+from tests.live.lab import ROOT
 
 TEXT = """id = "1a2b3c4d"
 policy = "strict-sync"
@@ -214,15 +216,21 @@ def test_an_address_is_one_line_of_the_configuration(address: str) -> None:
 @pytest.mark.parametrize(
     ("said", "what"),
     [
-        ('error: Tcp("0.0.0.0:1"): Address already in use (os error 98)', "is in use by another"),
-        ("error: /srv/x: in use by loop device loop0; detach it", "the image is in use"),
-        ("error: /dev/sdb: in use by a mount, RAID, LVM, swap or another", "the image is in use"),
-        ("link: connected\nerror: /srv/x: mounted; unmount it first", "the image is in use"),
-        ("error: No space left on device (os error 28)", "no space is left"),
-        ("error: /srv/x: the image has 1 bytes, and had 2; restore its size", "cannot be mirrored"),
-        ("error: /srv/tracking: another file has taken the place of the records", "of the records"),
-        ("", "refused this"),
+        ("error[address-in-use]: 0.0.0.0:1: taken", "is in use by another program: 0.0.0.0:1"),
+        ("link: connected\nerror[image-in-use]: /srv/x: mounted", "the image is in use"),
+        ("error[no-space]: the disk is full", "no space is left"),
+        ("error[refused]: first\nerror[image-resized]: /srv/x", "cannot be mirrored: /srv/x"),
+        ("error: /srv/x: No space left on device", "refused this: /srv/x: No space"),
+        ("Killed\n", "refused this: Killed"),
+        ("", "refused this: it gave no reason"),
     ],
 )
 def test_what_the_program_says(said: str, what: str) -> None:
-    assert what in str(refusal(said, "image:/srv/x"))
+    assert what in str(failure(said, "image:/srv/x"))
+
+
+def test_every_code_of_the_program_is_known() -> None:
+    """But for `refused`, which says nothing more."""
+    source = (ROOT / "native/live/src/problem.rs").read_text()
+    codes = set(re.findall(r'=> "([a-z-]+)"', source))
+    assert codes == {"refused", *_PROBLEMS}

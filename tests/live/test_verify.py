@@ -63,7 +63,8 @@ def test_a_difference_is_named_and_copied_on_request(pair: Pair) -> None:
             assert client.write(block * BLOCK, stamp(block, 1)) == 0
         assert client.flush() == 0
     refused = pair.primary.ask("verify-resync")
-    assert refused == {"ok": False, "error": "no verification has found a difference"}
+    problem = "no verification has found a difference"
+    assert refused == {"ok": False, "code": "refused", "error": problem}
     with pair.secondary.image.open("r+b") as image:
         for block in (7, 8, 300):
             image.seek(block * BLOCK + 99)

@@ -44,6 +44,7 @@ CALLS: dict[str, tuple[object, ...]] = {
     "image_facts": (), "live_create": (pack(_SETUP),), "live_start": ("", ""), "live_status": (),
     "live_serve": ("", []), "live_unserve": (), "live_mode": ("sync",), "live_resync": (),
     "live_copy_rate": (0,), "live_window": ("1048576",), "live_answer_within": (4000, None),
+    "live_control": ("host",),
     "live_merge": (True,), "live_traffic": (1 << 20, False, True),
     "live_await_full": (0.0,), "live_record": (True,), "live_recorded": (),
     "live_verify": (0,), "live_verify_stop": (), "live_repair": (),

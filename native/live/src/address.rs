@@ -33,7 +33,7 @@ impl Address {
     fn resolve(name: &str) -> io::Result<std::net::SocketAddr> {
         name.to_socket_addrs()?
             .next()
-            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{name}: no address")))
+            .ok_or_else(|| io::Error::other(format!("{name}: no address")))
     }
 
     pub fn connect(&self) -> io::Result<Socket> {

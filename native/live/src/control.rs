@@ -4,6 +4,7 @@ use crate::address::Address;
 use crate::executor::Executor;
 use crate::link::Traffic;
 use crate::machine::Machine;
+use crate::problem::Problem;
 use crate::process::{Conn, Process};
 use crate::words::{is_on, patience_of, rate, window_of, within_of};
 use mirrord_live_core::latency::Latency;
@@ -87,7 +88,7 @@ fn primary_status(
     let window = status.lag.window;
     format!(
         "{{\"role\": \"primary\", \"state\": {}, \"mode\": {}, \"epoch\": {}, \"generation\": {}, \
-         \"in_sync\": {}, \"since\": {}, \"unfenced\": {}, \"connected\": {}, \"reason\": {}, \
+         \"in_sync\": {}, \"since\": {}, \"unfenced\": {}, \"connected\": {}, \"reason\": {}, \"refused\": {}, \
          \"dirty_bytes\": {}, \
          \"tracked_extents\": {}, \"outstanding_requests\": {}, \"outstanding_bytes\": {}, \
          \"oldest_us\": {}, \"writes\": {}, \"written_bytes\": {}, \"flushes\": {}, \
@@ -108,6 +109,7 @@ fn primary_status(
         status.unfenced,
         status.connected,
         quoted(&status.reason),
+        status.refused,
         status.dirty_bytes,
         status.tracked_extents,
         status.outstanding_requests,
@@ -247,7 +249,7 @@ impl Process {
             self.break_problem.clone_from(problem);
         }
         if let Some(key) = self.waiting_reports.pop_front() {
-            self.answer(key, &outcome(result));
+            self.answer(key, &outcome(result.map_err(Problem::from)));
         }
     }
 
@@ -304,12 +306,13 @@ impl Process {
                 }
                 None => Err(format!(
                     "unknown mode {argument}; one of async, semi-sync, sync, strict-sync"
-                )),
+                )
+                .into()),
             },
             ("window" | "merge-above" | "compress" | "durable" | "copy-rate", _) => {
                 let event = match self.setting(name, argument) {
                     Ok(event) => event,
-                    Err(problem) => return Some(outcome(Err(problem))),
+                    Err(problem) => return Some(outcome(Err(problem.into()))),
                 };
                 if let Machine::Primary(primary) = &mut self.machine {
                     primary.step(now, event, &mut self.actions);
@@ -318,9 +321,8 @@ impl Process {
             }
             ("answer-within", Machine::Primary(primary)) => {
                 let Some((within, limit)) = within_of(argument) else {
-                    return Some(outcome(Err(format!(
-                        "{argument}: not microseconds, or microseconds and bytes"
-                    ))));
+                    let problem = "not microseconds, or microseconds and bytes";
+                    return Some(outcome(Err(format!("{argument}: {problem}").into())));
                 };
                 self.config.settings.within = within;
                 self.waiting_reports.push_back(key);
@@ -328,15 +330,15 @@ impl Process {
                 primary.step(now, event, &mut self.actions);
                 return None;
             }
-            ("merge", Machine::Primary(primary)) => is_on(argument).map(|on| {
-                primary.step(now, PrimaryEvent::Merge(on), &mut self.actions);
-            }),
+            ("merge", Machine::Primary(primary)) => is_on(argument)
+                .map(|on| primary.step(now, PrimaryEvent::Merge(on), &mut self.actions))
+                .map_err(Problem::from),
             ("await-full", Machine::Primary(_)) => match patience_of(argument) {
                 Some(patience) => {
                     self.awaiting.push((key, now.saturating_add(patience)));
                     return None;
                 }
-                None => Err(format!("{argument}: not a number of milliseconds")),
+                None => Err(format!("{argument}: not a number of milliseconds").into()),
             },
             ("record" | "recorded" | "record-end", Machine::Primary(_)) => {
                 return self.recording_command(key, name);
@@ -350,7 +352,7 @@ impl Process {
             ("verify" | "verify-stop" | "verify-resync", Machine::Primary(primary)) => {
                 let event = match (name, rate(argument)) {
                     ("verify", Ok(rate)) => PrimaryEvent::Verify { rate },
-                    ("verify", Err(problem)) => return Some(outcome(Err(problem))),
+                    ("verify", Err(problem)) => return Some(outcome(Err(problem.into()))),
                     ("verify-stop", _) => PrimaryEvent::StopVerify,
                     _ => PrimaryEvent::VerifyResync,
                 };
@@ -400,13 +402,14 @@ impl Process {
                 machine,
             ) => {
                 let role = machine.hello().role.name();
-                Err(format!("{name}: not possible while this end is {role}"))
+                Err(format!("{name}: not possible while this end is {role}").into())
             }
             _ => Err(format!(
                 "unknown command {name}; one of status, events N, mode MODE, window BYTES|SECONDSs, answer-within MICROSECONDS [BYTES], merge on|off, merge-above BYTES, compress on|off, durable on|off, await-full MILLISECONDS, hold MILLISECONDS, record, recorded, record-end, break, resync, \
                  copy-rate BYTES, verify [BYTES], verify-stop, verify-resync, rejoin, reclaim, force, \
                  allow NETWORK, serve ADDRESS, unserve, peer ADDRESS, stop"
-            )),
+            )
+            .into()),
         };
         Some(outcome(result))
     }
@@ -442,8 +445,8 @@ impl Process {
         })
     }
 
-    fn changed_role(&mut self, done: std::io::Result<()>) -> Result<(), String> {
-        done.map_err(|problem| problem.to_string())?;
+    fn changed_role(&mut self, done: std::io::Result<()>) -> Result<(), Problem> {
+        done?;
         self.open_again();
         Ok(())
     }
@@ -467,9 +470,13 @@ impl Process {
     }
 }
 
-pub(crate) fn outcome(result: Result<(), String>) -> String {
+pub(crate) fn outcome(result: Result<(), Problem>) -> String {
     match result {
         Ok(()) => "{\"ok\": true}".into(),
-        Err(problem) => format!("{{\"ok\": false, \"error\": {}}}", quoted(&problem)),
+        Err(problem) => format!(
+            "{{\"ok\": false, \"code\": {}, \"error\": {}}}",
+            quoted(problem.code()),
+            quoted(&problem.text)
+        ),
     }
 }

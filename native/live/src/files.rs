@@ -1,5 +1,6 @@
 //! The files of one end: the image, and in the state directory `tracking`, `side` and `redo`.
 
+use crate::problem::{Code, Problem};
 use crate::sys;
 use mirrord_live_core::io::{Backend, File as Name};
 use mirrord_live_core::setup;
@@ -210,7 +211,7 @@ fn open_log(state: &Path) -> io::Result<File> {
 const EXTENTS_MAX: usize = 1024;
 
 impl Files {
-    pub fn open(image: &Path, state: &Path) -> io::Result<Files> {
+    pub fn open(image: &Path, state: &Path) -> Result<Files, Problem> {
         let open = |path: &Path| {
             let opened = OpenOptions::new().read(true).write(true).open(path);
             opened.map_err(|error| explain(path, &error))
@@ -233,7 +234,7 @@ impl Files {
 
     /// Refuses another file in the place of the image, and other records of it, such as a backup's:
     /// they do not have what was written since. If both are others, they were copied together.
-    fn check_identity(&self, state: &Path) -> io::Result<()> {
+    fn check_identity(&self, state: &Path) -> Result<(), Problem> {
         let (Some([image, tracking]), Some(known)) = (self.identities(), recorded(state)) else {
             return Ok(());
         };
@@ -242,13 +243,13 @@ impl Files {
             return Ok(());
         }
         if is_image {
-            return Err(io::Error::other(format!(
+            return Err(Code::RecordsReplaced.because(format!(
                 "{state}/tracking: another file has taken the place of the records, as \
                  {state}/identity shows, and the image is the same; put the newest records back",
                 state = state.display()
             )));
         }
-        Err(io::Error::other(format!(
+        Err(Code::ImageReplaced.because(format!(
             "{}: another file has taken the place of the image, as {}/identity shows; \
              move the image back",
             self.path.display(),
@@ -307,7 +308,7 @@ impl Files {
     }
 
     /// Creates the files of the state directory, which must not have them yet.
-    pub fn create(image: &Path, state: &Path) -> io::Result<Files> {
+    pub fn create(image: &Path, state: &Path) -> Result<Files, Problem> {
         fs::create_dir_all(state).map_err(|error| explain(state, &error))?;
         for name in ["tracking", "side", "redo"] {
             let path = state.join(name);

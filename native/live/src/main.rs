@@ -9,6 +9,7 @@ mod files;
 mod link;
 mod machine;
 mod nbd;
+mod problem;
 mod process;
 mod stream;
 mod sys;
@@ -22,6 +23,7 @@ use mirrord_live_core::layout;
 use mirrord_live_core::record::Record;
 use mirrord_live_core::setup;
 use mirrord_live_core::types::{Geometry, Role, Settings, SECOND};
+use problem::{Code, Problem};
 use process::{Config, Process};
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -163,26 +165,25 @@ fn settings(arguments: &mut Arguments) -> Result<(Settings, usize), String> {
     Ok((settings, buffers))
 }
 
-fn create(mut arguments: Arguments) -> Result<(), String> {
+fn create(mut arguments: Arguments) -> Result<(), Problem> {
     let image = PathBuf::from(arguments.need("image")?);
     let state = PathBuf::from(arguments.need("state")?);
     let role = match arguments.need("role")?.as_str() {
         "primary" => Role::Primary,
         "secondary" => Role::Secondary,
-        other => return Err(format!("--role {other}: primary or secondary")),
+        other => return Err(format!("--role {other}: primary or secondary").into()),
     };
     let volume = arguments.need("volume")?;
     let volume = parse_id(&volume).ok_or(format!("--volume {volume}: 32 hexadecimal digits"))?;
     let in_sync = arguments.take("in-sync").is_some();
     arguments.end()?;
-    let explain = |error: std::io::Error| error.to_string();
-    let mut files = Files::create(&image, &state).map_err(explain)?;
-    let size = size_of(&files.image).map_err(explain)?;
+    let mut files = Files::create(&image, &state)?;
+    let size = size_of(&files.image)?;
     let geometry = Geometry::of_size(size);
     if !geometry.is_valid() {
-        return Err(format!("{}: an image of {size} bytes", image.display()));
+        return Err(format!("{}: an image of {size} bytes", image.display()).into());
     }
-    let mut record = Record::new(volume, geometry, role, boot_id().map_err(explain)?);
+    let mut record = Record::new(volume, geometry, role, boot_id()?);
     if in_sync {
         record.synced = role == Role::Primary;
         record.generation = 1;
@@ -190,16 +191,16 @@ fn create(mut arguments: Arguments) -> Result<(), String> {
     }
     // A full file system must not take the tracking's space later.
     let length = layout::length(&record.geometry);
-    sys::allocate(&files.tracking, length).map_err(explain)?;
-    setup::format(&mut files, &record).map_err(explain)?;
+    sys::allocate(&files.tracking, length)?;
+    setup::format(&mut files, &record)?;
     files.remember(&state);
     Ok(())
 }
 
-fn check(mut arguments: Arguments) -> Result<(), String> {
+fn check(mut arguments: Arguments) -> Result<(), Problem> {
     let image = PathBuf::from(arguments.need("image")?);
     arguments.end()?;
-    Files::check(&image).map_err(|error| error.to_string())
+    Ok(Files::check(&image)?)
 }
 
 /// `--tls-*` and `--nbd-*`; each is tried once, so that a mistake shows at the start.
@@ -240,7 +241,7 @@ fn security(
     Ok((link, clients))
 }
 
-fn run(mut arguments: Arguments) -> Result<(), String> {
+fn run(mut arguments: Arguments) -> Result<(), Problem> {
     arguments.read_config()?;
     let (settings, buffers) = settings(&mut arguments)?;
     let (tls, clients_tls) = security(&mut arguments)?;
@@ -255,7 +256,7 @@ fn run(mut arguments: Arguments) -> Result<(), String> {
         None | Some("auto") => Choice::Auto,
         Some("uring") => Choice::Ring,
         Some("threads") => Choice::Threads,
-        Some(other) => return Err(format!("--io {other}: auto, uring or threads")),
+        Some(other) => return Err(format!("--io {other}: auto, uring or threads").into()),
     };
     let config = Config {
         image: arguments.need("image")?.into(),
@@ -281,26 +282,25 @@ fn run(mut arguments: Arguments) -> Result<(), String> {
     arguments.end()?;
     let is_open = config.clients_tls.is_none() && config.clients_from.is_empty();
     if let Some(address) = config.nbd.iter().find(|each| is_open && !each.is_local()) {
-        return Err(format!(
+        return Err(Code::AddressOpen.because(format!(
             "{address:?}: other hosts can connect to it; give --nbd-clients or --nbd-allow"
-        ));
+        )));
     }
-    let explain = |error: std::io::Error| error.to_string();
-    let files = Files::open(&config.image, &config.state).map_err(explain)?;
-    let record = setup::read_record(&files).map_err(explain)?;
-    let size = size_of(&files.image).map_err(explain)?;
+    let files = Files::open(&config.image, &config.state)?;
+    let record = setup::read_record(&files)?;
+    let size = size_of(&files.image)?;
     if size != record.geometry.size {
-        return Err(format!(
+        return Err(Code::ImageResized.because(format!(
             "{}: the image has {size} bytes, and had {} when the mirror was created; \
              restore its size",
             config.image.display(),
             record.geometry.size
-        ));
+        )));
     }
     files.remember(&config.state);
-    let boot = boot_override().map_or_else(boot_id, Ok).map_err(explain)?;
-    let mut process = Process::start(config, files, boot).map_err(explain)?;
-    process.run().map_err(explain)
+    let boot = boot_override().map_or_else(boot_id, Ok)?;
+    let mut process = Process::start(config, files, boot)?;
+    Ok(process.run()?)
 }
 
 /// Tests simulate a reboot with another boot id.
@@ -308,7 +308,7 @@ fn boot_override() -> Option<[u8; 16]> {
     parse_id(&std::env::var("MIRRORD_LIVE_BOOT_ID").ok()?)
 }
 
-fn ctl(mut words: impl Iterator<Item = String>) -> Result<(), String> {
+fn ctl(mut words: impl Iterator<Item = String>) -> Result<(), Problem> {
     let socket = words.next().ok_or("ctl needs a socket")?;
     let line = words.collect::<Vec<_>>().join(" ");
     let explain = |error: std::io::Error| format!("{socket}: {error}");
@@ -340,12 +340,13 @@ pub(crate) fn say(line: &str) {
 
 fn main() -> ExitCode {
     end_by_panics();
+    let arguments = |words| Arguments::parse(words).map_err(Problem::from);
     let mut words = std::env::args().skip(1);
     let name = words.next().unwrap_or_default();
     let result = match name.as_str() {
-        "create" => Arguments::parse(words).and_then(create),
-        "check" => Arguments::parse(words).and_then(check),
-        "run" => Arguments::parse(words).and_then(run),
+        "create" => arguments(words).and_then(create),
+        "check" => arguments(words).and_then(check),
+        "run" => arguments(words).and_then(run),
         "ctl" => ctl(words),
         _ => {
             eprintln!("{USAGE}");
@@ -355,7 +356,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
-            say(&format!("error: {problem}"));
+            say(&problem.to_string());
             ExitCode::FAILURE
         }
     }

@@ -311,6 +311,7 @@ impl Primary {
     fn refused(&mut self, reason: &str, out: &mut Vec<Action>) {
         out.push(Action::Log(reason.into()));
         self.reason = reason.into();
+        self.refusal = reason.into();
         self.next_try = self.now + self.settings.retry;
         match self.state {
             State::Semi | State::Finishing { .. }

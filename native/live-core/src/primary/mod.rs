@@ -196,6 +196,8 @@ pub struct Primary {
     /// Both ends are made equal once, whatever the mode; until they are.
     resync_wanted: bool,
     reason: String,
+    /// The last one that the replica has refused something for.
+    refusal: String,
     locks: RangeLocks,
     waiting: VecDeque<Request>,
     /// Extents that waiting writes need, the oldest write's first, which no other may displace.
@@ -300,6 +302,7 @@ impl Primary {
             next_try: 0,
             resync_wanted: false,
             reason: String::new(),
+            refusal: String::new(),
             locks: RangeLocks::default(),
             waiting: VecDeque::new(),
             wanted: Vec::new(),

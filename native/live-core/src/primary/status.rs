@@ -45,6 +45,8 @@ pub struct Status {
     pub since: u64,
     pub connected: bool,
     pub reason: String,
+    /// The reason is that the replica has refused something. It is asked again.
+    pub refused: bool,
     pub dirty_bytes: u64,
     pub tracked_extents: usize,
     pub outstanding_requests: usize,
@@ -124,6 +126,7 @@ impl Primary {
             since: self.record.since,
             connected: self.link != Link::Down,
             reason: self.reason.clone(),
+            refused: !self.reason.is_empty() && self.reason == self.refusal,
             dirty_bytes: self.tracker.dirty.count() * u64::from(self.geometry.block),
             tracked_extents: self.tracker.hot_count(),
             outstanding_requests: self.waiting.len() + unanswered().count() + flushes().count(),

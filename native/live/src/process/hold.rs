@@ -11,7 +11,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 impl Process {
     /// Holds clients back for as long as the connection stays open, and for these milliseconds at
     /// most.
-    pub(crate) fn hold_back(&mut self, key: usize, argument: &str) -> Result<(), String> {
+    pub(crate) fn hold_back(&mut self, key: usize, argument: &str) -> Result<(), Problem> {
         let limit = argument.parse().ok().map(Duration::from_millis);
         let limit = limit.filter(|limit| !limit.is_zero() && *limit <= LONGEST);
         let limit = limit.ok_or(format!("{argument}: not 1 to {} ms", LONGEST.as_millis()))?;

@@ -14,6 +14,7 @@ use crate::executor::{Answer, Choice, Executor, For, Job};
 use crate::files::{size_of, Files};
 use crate::link::{self, Traffic};
 use crate::machine::Machine;
+use crate::problem::{Code, Problem};
 use crate::stream::Stream;
 use mio::{Events, Poll, Token as Key, Waker};
 use mirrord_live_core::frame::{Class, Frame};

@@ -14,11 +14,12 @@ impl Process {
     }
 
     /// Listens for clients at one more address; it is no error when it does already.
-    pub(crate) fn serve(&mut self, address: &str) -> Result<(), String> {
+    pub(crate) fn serve(&mut self, address: &str) -> Result<(), Problem> {
         let address = Address::parse(address);
         let is_open = self.config.clients_tls.is_none() && self.config.clients_from.is_empty();
         if is_open && !address.is_local() {
-            return Err("other hosts can connect to this address; allow some first".into());
+            let problem = "other hosts can connect to this address; allow some first";
+            return Err(Code::AddressOpen.because(problem.into()));
         }
         let mut present = self
             .listeners
@@ -30,12 +31,11 @@ impl Process {
             }
             self.listeners.remove(&key);
         }
-        let done = self.listen(Door::Clients, &address);
-        done.map_err(|problem| problem.to_string())
+        Ok(self.listen(Door::Clients, &address)?)
     }
 
     /// Lets clients connect over TCP from these addresses, too.
-    pub(crate) fn allow(&mut self, network: &str) -> Result<(), String> {
+    pub(crate) fn allow(&mut self, network: &str) -> Result<(), Problem> {
         let network = Network::parse(network).ok_or("not ADDRESS or ADDRESS/BITS")?;
         self.config.clients_from.push(network);
         Ok(())
