@@ -356,7 +356,7 @@ def reverse(mirror: LiveMirror, *, yes: bool) -> Result:
         if not destination.live_status().is_primary:
             # Again, now that no client writes: what was written since may be at the source only.
             if source.live_status().is_semi_sync:
-                source.live_mode(Mode.SYNC)
+                mirror.set_mode(source, Mode.SYNC)
                 mirror.wait(source, "sync", lambda one: one.in_sync, _ROLES_S)
             _demand_in_sync(mirror)
             mirror.break_off(destination)
