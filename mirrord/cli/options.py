@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
@@ -14,6 +15,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON (docs/cli-json.md
 _Foreground = Annotated[
     bool, typer.Option("--foreground", help="Stay until Ctrl-C, and undo it then.")
 ]
+
+
+def finite(number: float) -> float:
+    """A given number, unless it is `nan` or `inf`, which are in most ranges."""
+    if not math.isfinite(number):
+        raise typer.BadParameter(f"{number} is not a finite number")
+    return number
 
 
 def with_parameters(

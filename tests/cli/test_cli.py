@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from mirrord.cli.main import run
 from mirrord.cli.table import commands
 from mirrord.drivers.block.volume import Volume
 from tests.contract.lab_block import BlockLab, lab
@@ -319,3 +320,18 @@ def test_a_wrong_settings_file_is_named_with_its_line(block: World) -> None:
         settings.write_text(text)
         refused(block.cli("config", "check"), 2, part)
         refused(block.cli("daemon"), 2, part)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["analyze", "modes", "none.vscsi", "--in-sync", "nan"],
+        ["analyze", "compare", "none.vscsi", "--price-transfer", "inf"],
+        ["trace", "generate", "hot-spots", "-o", "none.parquet", "--skew", "nan"],
+        ["watch", "--every", "nan"],
+    ],
+    ids=" ".join,
+)
+def test_a_number_is_finite(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words) == 2
+    assert "is not a finite number" in capsys.readouterr().err

@@ -22,7 +22,7 @@ import typer
 from mirrord.cli.commands.analyze_live import live
 from mirrord.cli.commands.analyze_modes import modes
 from mirrord.cli.commands.analyze_run import Out, Traces, needs_extras, publish
-from mirrord.cli.options import Json
+from mirrord.cli.options import Json, finite
 from mirrord.cli.progress import ProgressLine
 from mirrord.cli.reading import reads_traces
 from mirrord.core.errors import UsageError
@@ -51,7 +51,7 @@ Windows = Annotated[list[str] | None, typer.Option(
 Zone = Annotated[str, typer.Option(
     help="Time zone of schedules, prices and plots.", rich_help_panel=_REPLAY)]
 FreeSpace = Annotated[float, typer.Option(
-    min=0, max=0.99, help="Free share of a no-overwrite volume.",
+    min=0, max=0.99, callback=finite, help="Free share of a no-overwrite volume.",
     rich_help_panel=_REPLAY)]
 Block = Annotated[int, typer.Option(help="Block size in bytes.", rich_help_panel=_REPLAY)]
 Threads = Annotated[int, typer.Option(
@@ -78,16 +78,18 @@ Rpo = Annotated[str, typer.Option(
 MaxLoss = Annotated[str, typer.Option(
     metavar="SIZE", help="Only choices that never lose more.", rich_help_panel=_MIRROR)]
 PriceLink = Annotated[float, typer.Option(
-    min=0, help="Price per Mbit/s and month.", rich_help_panel=_PRICES)]
+    min=0, callback=finite, help="Price per Mbit/s and month.", rich_help_panel=_PRICES)]
 PriceTransfer = Annotated[float, typer.Option(
-    min=0, help="Price per GiB sent.", rich_help_panel=_PRICES)]
+    min=0, callback=finite, help="Price per GiB sent.", rich_help_panel=_PRICES)]
 PriceSpace = Annotated[float, typer.Option(
-    min=0, help="Price per GiB held by snapshots and month.", rich_help_panel=_PRICES)]
+    min=0, callback=finite, help="Price per GiB held by snapshots and month.",
+    rich_help_panel=_PRICES)]
 PriceLost = Annotated[str, typer.Option(
     rich_help_panel=_PRICES,
     help="Price per GiB of lost data: 1000, or '2000 08:00-18:00 Mon-Fri, else 100'.")]
 Failures = Annotated[float, typer.Option(
-    min=0, help="Expected losses of the source per year.", rich_help_panel=_PRICES)]
+    min=0, callback=finite, help="Expected losses of the source per year.",
+    rich_help_panel=_PRICES)]
 Currency = Annotated[str, typer.Option(help="Currency of the prices.", rich_help_panel=_PRICES)]
 # fmt: on
 #: More is taken for a typing error.

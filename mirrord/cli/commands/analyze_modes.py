@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mirrord.cli.commands.analyze_run import Out, Traces, needs_extras, publish
-from mirrord.cli.options import Json
+from mirrord.cli.options import Json, finite
 from mirrord.cli.progress import ProgressLine
 from mirrord.cli.reading import reads_traces
 from mirrord.core.errors import UsageError
@@ -60,7 +60,7 @@ Storage = Annotated[str, typer.Option(
     metavar="TIME", help="Latency of a write on the storage of either end.",
     rich_help_panel=_LINK)]
 InSync = Annotated[float, typer.Option(
-    min=0, max=100, metavar="PERCENT", rich_help_panel=_LINK,
+    min=0, max=100, callback=finite, metavar="PERCENT", rich_help_panel=_LINK,
     help="dynamic: also search the link for so much time in sync; 0: do not.")]
 # fmt: on
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from mirrord.cli.options import Json
+from mirrord.cli.options import Json, finite
 from mirrord.cli.output import answer
 from mirrord.cli.progress import ProgressLine
 from mirrord.cli.reading import Output, need_analysis
@@ -36,7 +36,9 @@ def generate(
     duration: Annotated[
         str, typer.Option("--duration", metavar="TIME", help="The time that the trace covers.")
     ] = "1d",
-    skew: Annotated[float, typer.Option("--skew", help="hot-spots: Zipf exponent.")] = 0.99,
+    skew: Annotated[
+        float, typer.Option("--skew", callback=finite, help="hot-spots: Zipf exponent.")
+    ] = 0.99,
     volumes: Annotated[int, typer.Option("--volumes", min=1, help="hot-spots: number.")] = 1,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed.")] = 1,
     name: Annotated[str | None, typer.Option("--name", help="Name of the trace.")] = None,

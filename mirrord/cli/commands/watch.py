@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mirrord.cli.options import finite
 from mirrord.cli.output import running
 from mirrord.control.commands.status import status
 from mirrord.control.livetext import rates, window
@@ -41,7 +42,11 @@ def watch(
     every: Annotated[
         float,
         typer.Option(
-            "--every", min=0.2, max=3600, help="Seconds between two updates of the table."
+            "--every",
+            min=0.2,
+            max=3600,
+            callback=finite,
+            help="Seconds between two updates of the table.",
         ),
     ] = 1.0,
 ) -> None:
