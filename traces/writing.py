@@ -85,11 +85,7 @@ def check_file(target: Path) -> None:
     with trace_errors(target):
         if target.is_dir():
             raise IsADirectoryError
-        if target.exists() and not target.is_file():
-            raise UsageError(
-                f"'{target}' is not a regular file, and would be replaced by one",
-                hint="Write to another file.",
-            )
+        files.check_target(target, "Write to another file.")
 
 
 def check_apart(target: Path, sources: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from mirrord.drivers.block import images
 from mirrord.drivers.block.format import BLOCK_BYTES, ZERO_BLOCK
 from mirrord.drivers.block.store import data_extents
 from mirrord.drivers.block.volume import Volume
-from mirrord.system import command
+from mirrord.system import command, files
 
 _PIECE = 4 << 20
 #: Before a tar stream: magic, then its length in bytes.
@@ -82,11 +82,7 @@ def _atomic_file(path: Path) -> Iterator[BinaryIO]:
     """A temporary file next to `path`, which replaces it on success. `UsageError` when that is a
     device or a pipe: it is not to be replaced by a file.
     """
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise UsageError(
-            f"'{path}' is not a regular file, and would be replaced by one",
-            hint="Export to a file, and copy that.",
-        )
+    files.check_target(path, "Export to a file, and copy that.")
     beside = path.with_name(f".{path.name}.part")
     try:
         with beside.open("wb") as file:

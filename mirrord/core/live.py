@@ -36,8 +36,8 @@ class ImageFacts(NamedTuple):
 class LiveSetup(NamedTuple):
     """What an end is created for. site: which end it is. volume: 32 hexadecimal digits, the same at
     both ends. primary: clients' writes begin here. replaces: the volume of the records that may be
-    there; "" for none. certificate, key: of this end, and trusted: that
-    of the other one (PEM), for TLS between them; "" for none.
+    there; "" for none. certificate, key: of this end, and trusted: that of the other one (PEM), for
+    TLS between them; "" for none.
     """
 
     mirror_id: str

@@ -66,8 +66,9 @@ def _facing(mirror: LiveMirror, found: LiveReading) -> tuple[LiveMirror, LiveRea
     if not found.is_turned:
         return mirror, found
     definition = mirror.book.definitions.load(mirror.name, mirror.definition.destination_site)
-    ends = (mirror.destination, mirror.source)
-    turned = replace(mirror, definition=definition, source=ends[0], destination=ends[1])
+    turned = replace(
+        mirror, definition=definition, source=mirror.destination, destination=mirror.source
+    )
     return turned, found._replace(source=found.destination, destination=found.source)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from mirrord.core.errors import UsageError
 from mirrord.system import clock, steps
 from mirrord.system.libc import checked, lib
 
@@ -78,6 +79,14 @@ def sync_device(op: str, path: str | Path) -> None:
 def beside(path: Path) -> Path:
     """What `write_atomic` writes before it takes the place of `path`; a crash may leave it."""
     return path.with_name(f".{path.name}.new")
+
+
+def check_target(path: Path, hint: str) -> None:
+    """`UsageError` when there is a device, a pipe or a socket at `path`: what is written beside it
+    would take its place.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise UsageError(f"'{path}' is not a regular file, and would be replaced by one", hint=hint)
 
 
 def interrupted(folder: Path) -> list[str]:

@@ -311,8 +311,9 @@ def test_a_pipe_is_read_from_its_beginning(tmp_path: Path) -> None:
         words = command.format(f"<(cat {path})", target)
         made = subprocess.run(
             ["bash", "-c", f"{sys.executable} -m mirrord trace {words}"],
-            capture_output=True, check=True,
-        )  # fmt: skip
+            capture_output=True,
+            check=True,
+        )
         assert TraceFile(target).records == count, made.stdout
 
 
@@ -449,19 +450,24 @@ def test_a_pipe_or_a_device_is_not_replaced_by_a_file(
     stored, pipe = tmp_path / "hour.parquet", tmp_path / "pipe"
     said(capsys, "trace", "import", source, "-o", stored)
     os.mkfifo(pipe)
-    tried: list[list[str | Path]] = [
-        ["import", source, "-o", pipe], ["slice", stored, "--to", "1s", "-o", pipe],
-        ["convert", stored, pipe, "--to", "csv"], ["convert", stored, pipe, "--to", "parquet"],
-        ["merge", stored, stored, "-o", pipe], ["generate", "database", "-o", pipe],
-        ["record", "/dev/zero", "-o", pipe],
-    ]  # fmt: skip
-    for words in tried:
-        assert "is not a regular file" in said(capsys, "trace", *words, status=2), words
+    for line in (
+        f"import {source} -o {pipe}",
+        f"slice {stored} --to 1s -o {pipe}",
+        f"convert {stored} {pipe} --to csv",
+        f"convert {stored} {pipe} --to parquet",
+        f"merge {stored} {stored} -o {pipe}",
+        f"generate database -o {pipe}",
+        f"record /dev/zero -o {pipe}",
+    ):
+        assert "is not a regular file" in said(capsys, "trace", *line.split(), status=2), line
     assert pipe.is_fifo()
     assert "this is a folder" in said(capsys, "trace", "import", source, "-o", "", status=1)
     assert document(capsys, "trace", "head", stored, "-n", str(1 << 70))["records"]
     name = tmp_path / ("x" * 300)
-    tried = [["import", source, "-o", name], ["convert", stored, name, "--to", "csv"]]
+    tried: list[list[str | Path]] = [
+        ["import", source, "-o", name],
+        ["convert", stored, name, "--to", "csv"],
+    ]
     for words in tried:
         assert "File name too long" in said(capsys, "trace", *words, status=1)
 

@@ -42,7 +42,8 @@ class DatasetCache:
 
     def forget(self) -> None:
         """Invalidate: something is about to change, or has changed."""
-        self._valid, self._listing, self._ahead_s = False, None, -math.inf
+        self._valid, self._listing = False, None
+        self.change()
 
     def change(self) -> None:
         """Something is about to change: nothing that was read ahead is used."""
