@@ -96,6 +96,12 @@ def changes(role: type, name: str) -> bool:
     return hasattr(getattr(role, name, None), "changing")
 
 
+def comparing(method: _Method) -> _Method:
+    """Mark an implementation that compares the epoch in the same step in which it changes."""
+    method.__dict__["comparing"] = True
+    return method
+
+
 def _fencing(method: _Method) -> _Method:
     @functools.wraps(method)
     def call(self: Volume, *arguments: Any, **named: Any) -> Any:
@@ -106,9 +112,7 @@ def _fencing(method: _Method) -> _Method:
 
 
 class Volume(abc.ABC):
-    """One volume at one location; cheap to create, does nothing until a method is called. It has
-    what every role needs: facts, a lock, snapshots.
-    """
+    """One volume at one location; does nothing until a method is called. What every role needs."""
 
     kind: ClassVar[str]
     capabilities: ClassVar[Capability]
@@ -122,14 +126,15 @@ class Volume(abc.ABC):
         #: The mirror for which the volume is changed, and the epoch of that decision; None: for
         #: none. Once the volume is in a later epoch, nothing is changed any more.
         self.fence: Fence | None = None
-        #: How its methods wait for others; the user of this object may set another.
+        #: How its methods wait for others.
         self.waiting = Waiting()
 
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
         for name, method in vars(cls).copy().items():
             declared = [vars(base)[name] for base in cls.__mro__[1:] if name in vars(base)]
-            if any(hasattr(one, "changing") for one in declared) and callable(method):
+            changing = any(hasattr(one, "changing") for one in declared)
+            if changing and callable(method) and not hasattr(method, "comparing"):
                 setattr(cls, name, _fencing(method))
 
     def __str__(self) -> str:
@@ -471,17 +476,15 @@ class Clones(Volume):
     def begin_test(self, place: str = "") -> VolumeFacts:
         """Create a writable copy of what a MIRROR shows: a separate LIVE volume that shares data
         with it; the mirror does not change. One copy at a time; called again, it returns that one.
-
-        place: its location; "" for one beside this volume's. Returns its facts. Raises `Refused`
-        when something else is there, `NoSpace`.
+        place: its location; "" for one beside this volume's. Raises `NoSpace`, or `Refused` when
+        something else is there.
         """
 
     @changing
     @abc.abstractmethod
     def end_test(self) -> bool:
-        """Remove that copy, with all that was written to it; returns whether there was one.
-
-        Raises `Refused` when the copy has its own snapshots or volumes, `Busy` when it is in use.
+        """Remove that copy, with all that was written to it; returns whether there was one. Raises
+        `Refused` when the copy has its own snapshots or volumes, `Busy` when it is in use.
         """
 
 

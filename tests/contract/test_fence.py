@@ -86,6 +86,18 @@ def test_nothing_is_changed_in_an_epoch_that_is_over(lab: Lab, which: str) -> No
     assert late.pins() == {base.guid: (MIRROR,)}
 
 
+def test_an_epoch_that_ends_after_the_last_look_is_over(lab: Lab) -> None:
+    source, _destination, base = initialized(lab)
+    source.relate(FIRST, 0)
+    late = lab.source()
+    late.fence = Fence(MIRROR, 1)
+    assert late.facts().role is source.facts().role
+    source.relate(raised(FIRST, Intent.BROKEN_OFF), 1)
+    with pytest.raises(Fenced):
+        late.take_snapshot("late")
+    assert [one.guid for one in lab.source().snapshots()] == [base.guid]
+
+
 def test_fencing_one_mirror_does_not_affect_another(lab: Lab) -> None:
     source, _destination, base = initialized(lab)
     source.relate(raised(FIRST, Intent.MIRRORED), 0)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from mirrord.drivers.zfs.commands import command
@@ -26,16 +27,19 @@ _WHOLE = (1 << 64) - 1
 
 #: Takes a snapshot, marks it and creates its bookmark, if the volume is the expected one.
 _TAKE = """
-local volume, guid, seen, name, mark = table.unpack((...)["argv"])
+local words = (...)["argv"]
+local volume, guid, name, mark = table.unpack(words)
 local function get(of, what)
     local value, source = zfs.get_prop(of, what)
     return value, source
 end
-local now, source = get(volume, "MARK")
-if source ~= volume then now = nil end
-if "guid" .. tostring(get(volume, "guid")) ~= guid or (now or "") ~= seen then
-    return {refused = "another volume"}
+local same = "guid" .. tostring(get(volume, "guid")) == guid
+for number = 5, #words, 2 do
+    local now, source = get(volume, words[number])
+    if source ~= volume then now = nil end
+    same = same and (now or "") == words[number + 1]
 end
+if not same then return {refused = "another volume"} end
 local before, full = get(volume, "prevsnap"), volume .. "@" .. name
 local status = zfs.sync.snapshot(full)
 if status ~= 0 then return {refused = "snapshot"} end
@@ -50,7 +54,7 @@ local found = {
 }
 if before and before ~= "" then found.before = get(before, "guid") end
 return found
-""".replace("MARK", marks.MARK, 1).replace("SNAPSHOT", marks.SNAPSHOT, 1)
+""".replace("SNAPSHOT", marks.SNAPSHOT, 1)
 
 
 #: Marks all snapshots that exist.
@@ -104,13 +108,16 @@ def possible() -> bool:
     return os.geteuid() == 0
 
 
-def take(volume: Dataset, name: str, mark: SnapshotMark) -> Taken | None:
-    """Take a snapshot, with mark and bookmark, of a volume that has not changed its identity and
-    mark; None: nothing was done. A step with the name `ZFS:SNAPSHOT:TAKE`.
+def take(
+    volume: Dataset, name: str, mark: SnapshotMark, unchanged: Sequence[str] = ()
+) -> Taken | None:
+    """Take a snapshot, with mark and bookmark, of a volume that has not changed its identity, mark
+    and other properties; None: nothing was done. A step with the name `ZFS:SNAPSHOT:TAKE`.
     """
     steps.reached("ZFS:SNAPSHOT:TAKE")
-    seen = volume.local(marks.MARK) or ""
-    said = _run(_TAKE, volume.name, _signed(volume.guid), seen, name, mark.text())
+    seen = [(one, volume.local(one) or "") for one in (marks.MARK, *unchanged)]
+    words = [_signed(volume.guid), name, mark.text(), *chain.from_iterable(seen)]
+    said = _run(_TAKE, volume.name, *words)
     if said is None or "guid" not in said:
         return None
     entry = Entry(

@@ -24,14 +24,18 @@ def hold(label: str, snapshot: str) -> command.Task:
     return command.Task(label, ["zfs", "hold", marks.HOLD, snapshot], _IGNORED)
 
 
-def at_once(place: Place, name: str, mark: SnapshotMark) -> Taken | None:
-    """By one channel program, if the volume is as it was last seen. None: none was taken."""
+def at_once(
+    place: Place, name: str, mark: SnapshotMark, unchanged: Sequence[str] = ()
+) -> Taken | None:
+    """By one channel program, if the volume is as it was last seen, with its properties
+    `unchanged`. None: none was taken.
+    """
     volume = place.here
     if volume is None or not programs.possible():
         return None
     mounting.flush("ZFS:SNAPSHOT:FLUSH", volume)
     change, writes = listing_cache.Change(place), counters.read(volume)
-    taken = programs.take(volume, name, mark)
+    taken = programs.take(volume, name, mark, unchanged)
     if taken is None:
         return None
     change.done(added=taken.entry._replace(holds=1))  # (it will be)

@@ -14,10 +14,10 @@ from mirrord.core.model import (
     SnapshotKind,
     VolumeFacts,
 )
-from mirrord.core.relationship import Relationship
+from mirrord.core.relationship import Relationship, check_fence
 from mirrord.drivers import refusals as texts
 from mirrord.drivers import snapshottrees
-from mirrord.drivers.contract import Clones, Driver, Pool
+from mirrord.drivers.contract import Clones, Driver, Pool, comparing
 from mirrord.drivers.pins import Pins, demand_free, of_snapshot, replaced, too_many
 from mirrord.drivers.zfs.commands import command
 from mirrord.drivers.zfs.dataset import (
@@ -147,7 +147,7 @@ class ZfsDataset(Driver, Clones, Pool):
             value = volume.local(name)
         else:
             value = relationships.stored(volume.name, str(self)).get(name)
-        return relationship.decode_stored(value, mirror_id, str(self)) if value else None
+        return self._decoded(value, mirror_id)
 
     def _relate(self, record: Relationship) -> None:
         with self._changing():
@@ -214,20 +214,32 @@ class ZfsDataset(Driver, Clones, Pool):
             raise missing
         return place
 
+    @comparing
     def take_snapshot(self, name: str) -> Snapshot:
-        """See `Driver.take_snapshot`. It is held from its first send until mirrord deletes it."""
+        """See `Driver.take_snapshot`. It is held from its first send until mirrord deletes it. The
+        channel program compares the relationship record with the one that was read.
+        """
         where = str(self)
         names.check_snapshot(name, where)
         mark = SnapshotMark(SnapshotKind.REFERENCE, "", clock.now_ns())
-        place = self._cache.hinted_place
+        place, record = self._cache.hinted_place, self._record()
+        if place is None or place.here is None or not place.here.properties.keys() >= set(record):
+            place = self._look()
+        if self.fence is not None and place.here is not None:
+            stored = self._decoded(place.here.local(record[0]), self.fence.mirror_id)
+            check_fence(stored, self.fence, where)
         taken = None
-        if place is not None and self._role(place)[0] is Role.LIVE and mounting.there(place.here):
-            taken = taking.at_once(place, name, mark)
-        if place is None or taken is None:
+        if self._role(place)[0] is Role.LIVE and mounting.there(place.here):
+            taken = taking.at_once(place, name, mark, record)
+        if taken is None:
+            self.demand_fence()
             return self._take_together(name, [self])[0]
         self._cache.added(taken.entry)
         self._cache.follows(taken.entry, taken.before, taken.written)
         return self._snapshot(taken.entry, place)
+
+    def _decoded(self, value: str | None, mirror_id: str) -> Relationship | None:
+        return relationship.decode_stored(value, mirror_id, str(self)) if value else None
 
     def _take_together(self, name: str, volumes: Sequence[Pool]) -> list[Snapshot]:
         drivers = cast(Sequence[ZfsDataset], volumes)
