@@ -114,6 +114,21 @@ def test_a_listing_keeps_snapshots_bookmarks_and_owners_apart() -> None:
     assert bookmark is not None and bookmark.full == "tank/home#mirrord.0"
 
 
+def test_the_history_of_a_clone_has_what_it_begins_with_even_when_that_goes() -> None:
+    found = listing.made(
+        "tank/home",
+        listing.parse(
+            "tank/home.mirrord-a@one\t1\t10\t1793000000\toff\t0\t-\treference - 1\n"
+            "tank/home.mirrord-a@two\t2\t20\t1793000000\ton\t0\ttank/home\treference - 2\n"
+            "tank/home.mirrord-a@three\t3\t25\t1793000000\toff\t0\t-\treference - 3\n"
+            "tank/home@four\t4\t30\t1793000000\toff\t0\t-\treference - 4\n"
+        ),
+        None,
+    )
+    past = {one.name: found.is_past(one) for one in found.entries}
+    assert past == {"one": True, "two": True, "three": False, "four": True}
+
+
 def test_an_entry_is_written_as_zfs_writes_it() -> None:
     for line in LINES.splitlines():
         [one] = listing.parse(line)

@@ -226,3 +226,22 @@ def test_a_base_that_somebody_destroyed_at_the_source_is_no_reason_to_send_all(
     trouble.goes_on()
     row = trouble.service.history(NAME, limit=1).transfers[0]
     assert row.base and row.stream_bytes < 4 << 20
+
+
+def test_a_source_that_another_mirror_took_back_is_said_before_a_snapshot_is_taken(
+    trouble: Trouble,
+) -> None:
+    trouble.mirrored()
+    place = f"zfs://there/{trouble.place}-other"
+    trouble.service.create("other", f"zfs://there/{trouble.source}", place)
+    trouble.change(1)
+    trouble.service.initialize("other")
+    trouble.change(2)
+    trouble.service.update("other")
+    trouble.service.restore_all(NAME, snapshot=None, yes=True)
+    before = trouble.run("zfs", "list", "-Ht", "snapshot", "-o", "name", trouble.source)
+    text = said(lambda: trouble.service.update("other"))
+    assert "was rolled back to before the base" in text, text
+    assert "'mirrord break other'" in text and "'mirrord delete other'" in text, text
+    assert trouble.run("zfs", "list", "-Ht", "snapshot", "-o", "name", trouble.source) == before
+    trouble.goes_on()

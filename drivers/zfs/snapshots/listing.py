@@ -80,12 +80,13 @@ class Listing(NamedTuple):
 
     def history(self) -> dict[str, int]:
         """The datasets with the volume's history (itself, and those it is a clone of), each with
-        the newest `order` that belongs to that history.
+        the newest `order` that belongs to that history. What a clone begins with is part of it even
+        when its destroy is deferred.
         """
         found = {self.dataset: 1 << 64}
         name = self.dataset
         while True:
-            begun = (one for one in self.snapshots() if name in one.clones.split(","))
+            begun = (one for one in self.entries if name in one.clones.split(","))
             origin = next(begun, None)
             if origin is None or origin.dataset in found:
                 return found
@@ -100,6 +101,10 @@ class Listing(NamedTuple):
     def bookmark(self, guid: str) -> Entry | None:
         """The bookmark of the snapshot with that guid."""
         return next((one for one in self.entries if one.bookmark and one.guid == guid), None)
+
+    def is_past(self, one: Entry) -> bool:
+        """Whether it belongs to the volume's history, and not only to what was set aside."""
+        return one.order <= self.history().get(one.dataset, -1)
 
     def named(self, name: str) -> Entry | None:
         """The volume's own snapshot of that name."""

@@ -330,7 +330,8 @@ class ZfsDataset(Driver, Clones, Pool):
     def base_left(self, guid: str) -> Snapshot | None:
         """See `Driver.base_left`: a bookmark."""
         place = self._look(fresh=True)
-        one = self._cache.listing(place, certain=True).bookmark(guid)
-        if one is None or self._role(place)[0] is not Role.LIVE:
+        found = self._cache.listing(place, certain=True)
+        one = found.bookmark(guid)
+        if one is None or not found.is_past(one) or self._role(place)[0] is not Role.LIVE:
             return None
         return listing.snapshot_of(one, "")._replace(kind=SnapshotKind.REFERENCE)
