@@ -12,6 +12,8 @@ use std::time::Instant;
 
 /// Bytes that are asked for in one read.
 const READ: usize = 256 << 10;
+/// Memory for input that a connection without any keeps.
+const KEPT: usize = 1 << 20;
 /// Pieces that are sent in one call.
 const PIECES: usize = 64;
 /// Bytes that are encrypted at a time.
@@ -196,6 +198,10 @@ impl Stream {
 
     pub fn consume(&mut self, length: usize) {
         self.start += length;
+        if self.start == self.end && self.received.len() > KEPT {
+            self.received = Vec::new();
+            (self.start, self.end) = (0, 0);
+        }
     }
 
     /// A place for bytes to be sent.
