@@ -33,8 +33,6 @@ pub(crate) struct Client {
     reserved: usize,
     /// Such a write waits for room.
     pub waiting: bool,
-    /// There may be requests in what was received, which wait until answers are taken.
-    pub unparsed: bool,
     /// Its operations under way.
     operations: u32,
     /// When enough was last received or taken, and how many bytes were left to be then.
@@ -98,7 +96,6 @@ impl Process {
             session,
             reserved: 0,
             waiting: false,
-            unparsed: false,
             operations: 0,
             moved: (Instant::now(), 0),
         }
@@ -111,8 +108,8 @@ impl Process {
             let Some(Conn::Client(client)) = self.conns.get_mut(&key) else {
                 return;
             };
-            client.unparsed = !client.may_read(is_full);
-            if client.unparsed {
+            client.stream.unparsed = !client.may_read(is_full);
+            if client.stream.unparsed {
                 return;
             }
             out.clear();

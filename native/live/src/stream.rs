@@ -85,6 +85,8 @@ pub struct Stream {
     pub queued: usize,
     /// There may be more to read.
     pub readable: bool,
+    /// There may be more to take from what was received, which waits for room.
+    pub unparsed: bool,
     /// The peer sends no more; there may be more to read before.
     pub ended: bool,
     pub closed: bool,
@@ -116,6 +118,7 @@ impl Stream {
             sent: 0,
             queued: 0,
             readable: true,
+            unparsed: false,
             ended: false,
             closed: false,
         }
