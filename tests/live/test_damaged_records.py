@@ -75,3 +75,26 @@ def _refusal(end: End) -> str:
     done = subprocess.run(words, capture_output=True, text=True, timeout=20)
     assert done.returncode == 1
     return done.stderr
+
+
+def test_a_redo_log_that_is_damaged_in_the_middle_is_lost(pair: Pair) -> None:
+    """What is before would be applied again, over what the image has of what is after it."""
+    pair.start()
+    assert pair.primary.ask("mode semi-sync") == {"ok": True}
+    wait_until(lambda: pair.primary.is_state("semi-sync"), "semi-sync")
+    with Client(pair.primary) as client:
+        for number in range(1, 4):
+            assert client.write(0, stamp(0, number)) == 0
+            wait_until(lambda: (pair.primary.status() or {})["buffered_bytes"] == 0, "the journal")
+    wait_until(lambda: (pair.secondary.status() or {})["redo_operations"] == 0, "the image")
+    assert pair.secondary.bytes()[:4096] == stamp(0, 3)
+    pair.stop()
+    log = pair.secondary.state / "redo"
+    second = log.read_bytes()[: 1 << 20].index(stamp(0, 2))
+    _flip(log, second + 100)
+    pair.secondary.start()
+    answer = pair.secondary.ask("break")
+    assert not answer["ok"] and "(file 'redo') is missing or damaged" in answer["error"]
+    pair.primary.start()
+    wait_until(lambda: pair.primary.is_state("semi-sync"), "the copy")
+    pair.assert_equal()
