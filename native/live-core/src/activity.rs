@@ -30,6 +30,9 @@ pub struct Cursor {
     next: u32,
 }
 
+/// Where a log goes on, and the extents that it names.
+pub type Listed = (Cursor, BTreeSet<u32>);
+
 /// A page to write: its number within the half, and its bytes.
 pub type Page = (u64, Vec<u8>);
 
@@ -78,7 +81,7 @@ fn decode(page: &[u8], index: u32) -> Option<Contents> {
 /// complete checkpoint there is no such generation: a crash has torn it. But a page after it, or
 /// after one that is missing, is written once all before it are durable: what is missing there was
 /// damaged, and nothing is known.
-fn read_half(geometry: &Geometry, half: &[u8]) -> Option<(u64, Option<(Cursor, BTreeSet<u32>)>)> {
+fn read_half(geometry: &Geometry, half: &[u8]) -> Option<(u64, Option<Listed>)> {
     let pages = half.chunks_exact(PAGE).enumerate();
     let pages = pages.map(|(index, page)| decode(page, index as u32));
     let pages: Vec<_> = pages.collect();
@@ -106,7 +109,7 @@ fn read_half(geometry: &Geometry, half: &[u8]) -> Option<(u64, Option<(Cursor, B
 }
 
 /// What the two halves say. None if neither has a checkpoint, or the newer one is damaged.
-pub fn read(geometry: &Geometry, halves: [&[u8]; 2]) -> Option<(Cursor, BTreeSet<u32>)> {
+pub fn read(geometry: &Geometry, halves: [&[u8]; 2]) -> Option<Listed> {
     let found = halves.map(|half| read_half(geometry, half));
     let newest = found.into_iter().flatten().max_by_key(|(it, _)| *it);
     newest.and_then(|(_, contents)| contents)
