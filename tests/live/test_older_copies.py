@@ -70,6 +70,34 @@ def test_an_older_copy_is_noticed(pair: Pair, tmp_path: Path, side: str, running
     pair.assert_equal()
 
 
+def test_an_older_copy_is_copied_completely_once(pair: Pair, tmp_path: Path) -> None:
+    """However many sessions it does not know of."""
+    pair.start()
+    pair.primary.kill()
+    with _older(pair.primary, tmp_path):
+        pair.primary.start()
+        pair.wait_in_sync()
+        for _ in range(4):
+            pair.secondary.kill()
+            _write_alone(pair)
+            pair.secondary.start()
+            pair.wait_in_sync()
+    wait_until(lambda: (pair.primary.status() or {})["left_sync"] == 1, "the full copy")
+    pair.wait_in_sync()
+    pair.secondary.kill()
+    pair.secondary.start()
+    _write_alone(pair)
+    pair.wait_in_sync()
+    assert (pair.primary.status() or {})["left_sync"] == 1
+
+
+def _write_alone(pair: Pair) -> None:
+    """A write notices that the link is cut."""
+    with Client(pair.primary) as client:
+        client.send(1, 1, 0, stamp(0, 1))
+        time.sleep(0.3)
+
+
 @pytest.mark.parametrize("side", ["primary", "secondary"])
 def test_an_older_copy_is_noticed_in_semi_sync(pair: Pair, tmp_path: Path, side: str) -> None:
     """The session is the one of before, and both ends start again."""

@@ -30,6 +30,9 @@ pub struct Cursor {
     next: u32,
 }
 
+/// Where a log goes on, and the extents that it names.
+pub type Listed = (Cursor, BTreeSet<u32>);
+
 /// A page to write: its number within the half, and its bytes.
 pub type Page = (u64, Vec<u8>);
 
@@ -50,16 +53,15 @@ fn encode(generation: u64, index: u32, adds: &[u32], removes: &[u32]) -> Vec<u8>
     out
 }
 
-fn decode(page: &[u8], generation: Option<u64>, index: u32) -> Option<(u64, Vec<u32>, Vec<u32>)> {
+/// Of a page: its generation, and the extents that it adds and removes.
+type Contents = (u64, Vec<u32>, Vec<u32>);
+
+fn decode(page: &[u8], index: u32) -> Option<Contents> {
     let field =
         |at: usize| u32::from_le_bytes([page[at], page[at + 1], page[at + 2], page[at + 3]]);
     let found = u64::from(field(8)) | u64::from(field(12)) << 32;
     let (adds, removes) = (field(16) as usize, field(20) as usize);
-    if field(0) != MAGIC
-        || field(4) != index
-        || generation.is_some_and(|wanted| wanted != found)
-        || adds.checked_add(removes)? > PER_PAGE
-    {
+    if field(0) != MAGIC || field(4) != index || adds.checked_add(removes)? > PER_PAGE {
         return None;
     }
     let mut plain = page.to_vec();
@@ -75,34 +77,42 @@ fn decode(page: &[u8], generation: Option<u64>, index: u32) -> Option<(u64, Vec<
     ))
 }
 
-/// The extents that a half names, and where it goes on. None without a complete checkpoint.
-fn read_half(geometry: &Geometry, half: &[u8]) -> Option<(Cursor, BTreeSet<u32>)> {
+/// The newest generation in a half, and what it says: the extents, and where it goes on. Without a
+/// complete checkpoint there is no such generation: a crash has torn it. But a page after it, or
+/// after one that is missing, is written once all before it are durable: what is missing there was
+/// damaged, and nothing is known.
+fn read_half(geometry: &Geometry, half: &[u8]) -> Option<(u64, Option<Listed>)> {
+    let pages = half.chunks_exact(PAGE).enumerate();
+    let pages = pages.map(|(index, page)| decode(page, index as u32));
+    let pages: Vec<_> = pages.collect();
+    let generation = pages.iter().flatten().map(|(found, ..)| *found).max()?;
+    let is_newest = |page: &&Option<Contents>| matches!(page, Some((it, ..)) if *it == generation);
+    let last = pages.iter().rposition(|page| is_newest(&page))? as u32;
     let mut extents = BTreeSet::new();
-    let mut generation = None;
     let mut next = 0;
-    for (index, page) in half.chunks_exact(PAGE).enumerate() {
-        let Some((found, adds, removes)) = decode(page, generation, index as u32) else {
-            break;
-        };
-        generation = Some(found);
+    for (_, adds, removes) in pages.iter().take_while(is_newest).flatten() {
         for extent in removes {
-            extents.remove(&extent);
+            extents.remove(extent);
         }
         extents.extend(adds);
-        next = index as u32 + 1;
+        next += 1;
     }
     extents.retain(|extent| u64::from(*extent) < geometry.extents());
-    let generation = generation.filter(|_| next >= checkpoint_pages(geometry))?;
-    Some((Cursor { generation, next }, extents))
+    if next.max(last) < checkpoint_pages(geometry) {
+        return None;
+    }
+    let is_complete = next > last;
+    Some((
+        generation,
+        is_complete.then_some((Cursor { generation, next }, extents)),
+    ))
 }
 
-/// What the two halves say. None if neither has a checkpoint.
-pub fn read(geometry: &Geometry, halves: [&[u8]; 2]) -> Option<(Cursor, BTreeSet<u32>)> {
+/// What the two halves say. None if neither has a checkpoint, or the newer one is damaged.
+pub fn read(geometry: &Geometry, halves: [&[u8]; 2]) -> Option<Listed> {
     let found = halves.map(|half| read_half(geometry, half));
-    found
-        .into_iter()
-        .flatten()
-        .max_by_key(|(cursor, _)| cursor.generation)
+    let newest = found.into_iter().flatten().max_by_key(|(it, _)| *it);
+    newest.and_then(|(_, contents)| contents)
 }
 
 impl Cursor {
@@ -175,5 +185,50 @@ mod tests {
             assert_eq!(read, cursor);
             assert_eq!(extents, expected);
         }
+    }
+
+    #[test]
+    fn a_torn_page_was_not_relied_on_and_a_damaged_one_was() {
+        let geometry = Geometry {
+            size: 1 << 40,
+            block: 4096,
+            extent: 1 << 20,
+            hot: 4096,
+        };
+        let mut halves = [0, 1].map(|_| vec![0; pages(&geometry) as usize * PAGE]);
+        let mut cursor = Cursor::start();
+        let mut written = Vec::new();
+        for generation in 0..2 {
+            written = cursor.checkpoint(&geometry, 0..3000);
+            for step in 0..4 {
+                written.extend(cursor.append(&geometry, &[5000 + step], &[], 0..0));
+            }
+            let half = &mut halves[(cursor.generation % 2) as usize];
+            for (index, page) in &written[..if generation == 0 { 9 } else { 5 }] {
+                half[*index as usize * PAGE..][..PAGE].copy_from_slice(page);
+            }
+        }
+        let newest = (cursor.generation % 2) as usize;
+        let extents = |halves: &[Vec<u8>; 2]| {
+            let found = read(&geometry, [&halves[0], &halves[1]]);
+            found.map(|(_, extents)| extents.len())
+        };
+        assert_eq!(extents(&halves), Some(3000));
+        for page in 0..5 {
+            let mut torn = halves.clone();
+            torn[newest][page * PAGE + 40] ^= 1;
+            assert_eq!(extents(&torn), Some(3004), "page {page}");
+        }
+        for (index, page) in &written[5..] {
+            halves[newest][*index as usize * PAGE..][..PAGE].copy_from_slice(page);
+        }
+        assert_eq!(extents(&halves), Some(3004));
+        for page in 0..8 {
+            let mut damaged = halves.clone();
+            damaged[newest][page * PAGE + 40] ^= 1;
+            assert_eq!(extents(&damaged), None, "page {page}");
+        }
+        halves[newest][8 * PAGE + 40] ^= 1;
+        assert_eq!(extents(&halves), Some(3003));
     }
 }

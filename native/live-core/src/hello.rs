@@ -26,6 +26,14 @@ pub struct Hello {
     pub sessions: Option<RangeInclusive<u64>>,
 }
 
+/// No end counts so far in its life: what is further ahead than this is not another end's count.
+const AHEAD_MAX: u64 = 1 << 32;
+
+/// Whether another end's count can be: taken over, one that cannot would leave no room to count on.
+pub fn is_possible(theirs: u64, mine: u64) -> bool {
+    theirs <= mine.saturating_add(AHEAD_MAX)
+}
+
 /// Units of which a part is not sent.
 pub const MERGING: u8 = 1;
 /// Payloads that are compressed.
@@ -71,6 +79,14 @@ impl Hello {
             }
         }
         out
+    }
+
+    /// Whether an end with this record can count what this greeting says.
+    pub fn is_possible(&self, mine: &Record) -> bool {
+        let sessions = self.sessions.as_ref().map_or(0, |it| *it.end());
+        is_possible(self.epoch, mine.epoch)
+            && is_possible(self.generation, mine.generation)
+            && is_possible(sessions, mine.asked)
     }
 
     pub fn decode(bytes: &[u8]) -> Option<Hello> {

@@ -202,9 +202,17 @@ impl Record {
     }
 
     /// The newer of the records in the two slots. One that a later version wrote is never passed
-    /// over for an older one.
+    /// over for an older one, nor one that was damaged: it may be the newer one, as a record is
+    /// shorter than a sector, which a disk writes completely or not at all.
     pub fn newest(first: &[u8], second: &[u8]) -> Result<Record, &'static str> {
         let found = [Record::parse(first), Record::parse(second)];
+        let newest = found.iter().flatten().map(|(each, _)| each.serial).max();
+        // The second slot is blank until there are two records.
+        let is_blank = |slot: &[u8]| newest == Some(0) && slot.iter().all(|byte| *byte == 0);
+        let is_damaged = |(slot, parsed): (&[u8], &Option<_>)| parsed.is_none() && !is_blank(slot);
+        if newest.is_some() && [first, second].into_iter().zip(&found).any(is_damaged) {
+            return Err("a record in the tracking file is damaged");
+        }
         match found
             .into_iter()
             .flatten()
@@ -236,17 +244,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_torn_slot_leaves_the_other() {
+    fn a_damaged_slot_may_be_the_newer_one() {
         let mut record = Record::new([3; 16], Geometry::of_size(1 << 30), Role::Primary, [1; 16]);
         let old = record.encode();
         record.serial = 1;
         record.epoch = 2;
         let new = record.encode();
         assert_eq!(Record::newest(&old, &new).unwrap(), record);
-        let mut torn = new;
+        let mut torn = new.clone();
         torn[60] ^= 1;
-        assert_eq!(Record::newest(&old, &torn).unwrap().epoch, 1);
+        assert!(Record::newest(&old, &torn).is_err());
         assert!(Record::newest(&torn, &torn).is_err());
+        let blank = vec![0; SLOT];
+        assert_eq!(Record::newest(&old, &blank).unwrap().epoch, 1);
+        assert!(Record::newest(&blank, &new).is_err());
     }
 
     #[test]
@@ -265,7 +276,7 @@ mod tests {
         assert_eq!(Record::decode(&without).unwrap().log, 0);
         let mut torn = with;
         torn[107] ^= 1;
-        assert_eq!(Record::newest(&without, &torn).unwrap().log, 0);
+        assert!(Record::newest(&without, &torn).is_err());
     }
 
     #[test]
@@ -282,8 +293,10 @@ mod tests {
         let state = 8 + 16 + 20 + 8 + 2 + 16;
         assert_eq!(later[state], 0);
         later[state] = COUNTED << 1;
+        let is_damaged =
+            |later: &[u8]| Record::newest(&old, later).is_err_and(|it| it.contains("damaged"));
         // A damaged byte, in a record of this version.
-        assert_eq!(Record::newest(&old, &later).unwrap().serial, 0);
+        assert!(is_damaged(&later));
         // What a later version adds comes before the checksum.
         let length = state + 1 + 8 + 1 + 8 + 1 + 8 + 8;
         later[length..length + 8].copy_from_slice(&[5; 8]);
@@ -293,7 +306,7 @@ mod tests {
             .unwrap_err()
             .contains("later version"));
         later[length] ^= 1;
-        assert_eq!(Record::newest(&old, &later).unwrap().serial, 0);
+        assert!(is_damaged(&later));
         later[length] ^= 1;
         // This version has written one since.
         record.serial = 2;

@@ -301,6 +301,47 @@ fn read_half(
     Ok(found)
 }
 
+/// The newest of the batches between `at` and `end`, wherever they begin: generation and number.
+fn newest(
+    backend: &dyn Backend,
+    geometry: &Geometry,
+    slot: &Slot,
+    (mut at, end): (u64, u64),
+) -> io::Result<Option<(u64, u64)>> {
+    let mut newest = None;
+    let mut piece = vec![0; 1 << 20];
+    while at < end {
+        let length = piece.len().min((end - at) as usize);
+        backend.read(File::Log, at, &mut piece[..length])?;
+        let sectors = piece[..length].chunks(ALIGN as usize).enumerate();
+        for (index, _) in sectors.filter(|(_, sector)| sector.starts_with(&MAGIC)) {
+            let place = (at + index as u64 * ALIGN, end);
+            let found = batch(backend, geometry, slot, place)?;
+            newest = newest.max(found.map(|(place, ..)| (place.generation, place.number)));
+        }
+        at += length as u64;
+    }
+    Ok(newest)
+}
+
+/// Something was written to a half after what was read of it: a batch that is written once those
+/// before it are durable. `other` is the generation of the other half.
+fn is_damaged(
+    backend: &dyn Backend,
+    geometry: &Geometry,
+    slot: &Slot,
+    (index, half): (usize, &Option<Half>),
+    other: Option<u64>,
+) -> io::Result<bool> {
+    let start = slot.start_of(index);
+    let at = half.as_ref().map_or(start, |half| half.next);
+    let newest = newest(backend, geometry, slot, (at, start + slot.half))?;
+    Ok(newest.is_some_and(|(generation, _)| match half {
+        Some(half) => generation >= half.generation,
+        None => other.is_none_or(|other| generation > other),
+    }))
+}
+
 /// What a crash left.
 pub struct Found {
     pub slot: Slot,
@@ -314,7 +355,7 @@ pub struct Found {
     pub last: u64,
 }
 
-/// Reads the log. None if none is open.
+/// Reads the log. None if none is open, or if batches that were durable are missing.
 pub fn load(backend: &dyn Backend, geometry: &Geometry) -> io::Result<Option<Found>> {
     let mut bytes = vec![0; SLOT];
     backend.read(File::Log, 0, &mut bytes)?;
@@ -323,12 +364,19 @@ pub fn load(backend: &dyn Backend, geometry: &Geometry) -> io::Result<Option<Fou
     };
     let halves = [0, 1].map(|half| read_half(backend, geometry, &slot, half));
     let [first, second] = halves;
-    let mut halves: Vec<Half> = [first?, second?].into_iter().flatten().collect();
+    let halves = [first?, second?];
+    for (index, half) in halves.iter().enumerate() {
+        let other = halves[1 - index].as_ref().map(|other| other.generation);
+        if is_damaged(backend, geometry, &slot, (index, half), other)? {
+            return Ok(None);
+        }
+    }
+    let mut halves: Vec<Half> = halves.into_iter().flatten().collect();
     halves.sort_by_key(|half| half.generation);
-    // The older one counts only if the newer one goes on where it ends.
+    // The newer one goes on where the older one ends.
     if let [older, newer] = &halves[..] {
         if newer.generation != older.generation + 1 || newer.first != older.last + 1 {
-            halves.remove(0);
+            return Ok(None);
         }
     }
     let mut found = Found {
@@ -350,105 +398,4 @@ pub fn load(backend: &dyn Backend, geometry: &Geometry) -> io::Result<Option<Fou
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::Arc;
-
-    struct Memory(Vec<u8>);
-
-    impl Backend for Memory {
-        fn read(&self, _: File, offset: u64, into: &mut [u8]) -> io::Result<()> {
-            for (at, byte) in into.iter_mut().enumerate() {
-                *byte = self.0.get(offset as usize + at).copied().unwrap_or(0);
-            }
-            Ok(())
-        }
-
-        fn write(&mut self, _: File, offset: u64, data: &[u8]) -> io::Result<()> {
-            let last = offset as usize + data.len();
-            self.0.resize(self.0.len().max(last), 0);
-            self.0[offset as usize..last].copy_from_slice(data);
-            Ok(())
-        }
-
-        fn zero(&mut self, _: Range, _: bool) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn sync(&mut self, _: File) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn reserve(&mut self, _: File, _: u64) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn size(&self, _: File) -> io::Result<u64> {
-            Ok(self.0.len() as u64)
-        }
-    }
-
-    const SLOT: Slot = Slot {
-        log: 9,
-        base: 100,
-        half: 4096,
-    };
-
-    /// Writes a batch of two operations; returns where the next one is.
-    fn append(memory: &mut Memory, generation: u64, number: u64, at: u64, first: u64) -> u64 {
-        let change = |osn| Change {
-            osn,
-            range: Range::new(512 * (osn % 8), 700),
-            kind: Kind::Write,
-            data: Arc::new(vec![osn as u8; 700]),
-        };
-        let place = Place {
-            log: SLOT.log,
-            generation,
-            number,
-            at,
-            first,
-            last: first + 1,
-        };
-        let (bytes, _) = encode(&place, &[change(first), change(first + 1)]);
-        memory.write(File::Log, at, &bytes).unwrap();
-        at + bytes.len() as u64
-    }
-
-    #[test]
-    fn a_torn_batch_ends_the_log() {
-        let geometry = Geometry::of_size(1 << 20);
-        let mut memory = Memory(SLOT.encode());
-        let second = append(&mut memory, 0, 0, SLOT.start_of(0), 101);
-        let end = append(&mut memory, 0, 1, second, 103);
-        let found = load(&memory, &geometry).unwrap().unwrap();
-        assert_eq!((found.last, found.entries.len(), found.at), (104, 4, end));
-        let used = size_of(0, 0) as usize - 512 + HEADER + 2 * ENTRY + 1400;
-        for at in (second as usize..second as usize + used).step_by(3) {
-            memory.0[at] ^= 1;
-            let found = load(&memory, &geometry).unwrap().unwrap();
-            assert_eq!((found.last, found.entries.len()), (102, 2), "byte {at}");
-            memory.0[at] ^= 1;
-        }
-    }
-
-    #[test]
-    fn halves_follow_each_other() {
-        let geometry = Geometry::of_size(1 << 20);
-        let mut memory = Memory(SLOT.encode());
-        append(&mut memory, 1, 0, SLOT.start_of(1), 103);
-        append(&mut memory, 2, 0, SLOT.start_of(0), 105);
-        let found = load(&memory, &geometry).unwrap().unwrap();
-        let order: Vec<u64> = found.entries.iter().map(|entry| entry.osn).collect();
-        assert_eq!(order, [103, 104, 105, 106]);
-        assert_eq!((found.generation, found.number, found.last), (2, 1, 106));
-        // A gap: what is older does not count.
-        append(&mut memory, 2, 0, SLOT.start_of(0), 107);
-        let found = load(&memory, &geometry).unwrap().unwrap();
-        assert_eq!((found.entries.len(), found.last), (2, 108));
-        // Of another log.
-        memory.0[..512].copy_from_slice(&Slot { log: 10, ..SLOT }.encode());
-        let found = load(&memory, &geometry).unwrap().unwrap();
-        assert_eq!((found.entries.len(), found.last), (0, 100));
-    }
-}
+mod tests;

@@ -75,15 +75,16 @@ impl Tracker {
     /// What the tracking file says: the tracked extents, and with `map` the blocks of the map.
     /// All of these blocks are dirty.
     pub fn load(geometry: Geometry, backend: &dyn Backend, map: bool) -> io::Result<Self> {
+        let damaged = |problem| Err(io::Error::new(io::ErrorKind::InvalidData, problem));
+        if backend.size(File::Tracking)? < layout::length(&geometry) {
+            return damaged("the tracking file is shorter than it was");
+        }
         let mut tracker = Tracker::new(geometry);
         let half = activity::pages(&geometry) as usize * PAGE;
         let first = read(backend, layout::activity_offset(&geometry, 0), half)?;
         let second = read(backend, layout::activity_offset(&geometry, 1), half)?;
         let Some((cursor, extents)) = activity::read(&geometry, [&first, &second]) else {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "the activity log has no complete checkpoint",
-            ));
+            return damaged("the activity log is damaged, or has no complete checkpoint");
         };
         tracker.cursor = cursor;
         if map {

@@ -20,8 +20,10 @@ const PIECE: u32 = 32 << 20;
 const UNREAD_MAX: usize = 4 << 20;
 /// Bytes of a request that count for nothing: what one read of the socket brings.
 const SMALL: usize = 256 << 10;
-/// How long a client may neither send what it has begun nor take its answers, while others wait
-/// for the buffers that it holds.
+/// Operations of a client that are under way at a time: what is more waits in its connection.
+const OPERATIONS_MAX: u32 = 256;
+/// How long a client may take to send so much of what it has begun, or to take so much of its
+/// answers, as `SMALL` is, while others wait for the buffers that it holds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) struct Client {
@@ -31,16 +33,17 @@ pub(crate) struct Client {
     reserved: usize,
     /// Such a write waits for room.
     pub waiting: bool,
-    /// There may be requests in what was received, which wait until answers are taken.
-    pub unparsed: bool,
-    /// When bytes were last received or taken, and how many were left to be then.
+    /// Its operations under way.
+    operations: u32,
+    /// When enough was last received or taken, and how many bytes were left to be then.
     moved: (Instant, usize),
 }
 
 impl Client {
     /// One that has room for what it sends may always read.
     pub fn may_read(&self, is_full: bool) -> bool {
-        self.reserved > 0 || !is_full && !self.waiting && self.stream.queued <= UNREAD_MAX
+        let is_busy = self.stream.queued > UNREAD_MAX || self.operations >= OPERATIONS_MAX;
+        self.reserved > 0 || !is_full && !self.waiting && !is_busy
     }
 
     /// It was held back: that counts against none of its time limits.
@@ -60,6 +63,7 @@ pub(crate) struct Group {
     conn: usize,
     cookie: u64,
     parts: u32,
+    total: u32,
     result: Result<(), Failure>,
     /// What it counts for in the bound on buffers.
     bytes: usize,
@@ -69,8 +73,9 @@ pub(crate) struct Group {
 /// A read that waits until reads are allowed, or fail.
 pub(crate) struct Held {
     group: u64,
-    offset: u64,
-    length: u32,
+    range: Range,
+    /// What is read is where the holes are; only the first extent if true.
+    extents: Option<bool>,
 }
 
 impl Process {
@@ -91,7 +96,7 @@ impl Process {
             session,
             reserved: 0,
             waiting: false,
-            unparsed: false,
+            operations: 0,
             moved: (Instant::now(), 0),
         }
     }
@@ -99,11 +104,12 @@ impl Process {
     pub(crate) fn client_input(&mut self, key: usize) {
         let mut out = Vec::new();
         loop {
+            let is_full = self.buffered > self.config.buffers;
             let Some(Conn::Client(client)) = self.conns.get_mut(&key) else {
                 return;
             };
-            client.unparsed = client.stream.queued > UNREAD_MAX;
-            if client.unparsed {
+            client.stream.unparsed = !client.may_read(is_full);
+            if client.stream.unparsed {
                 return;
             }
             out.clear();
@@ -186,7 +192,8 @@ impl Process {
                 continue;
             };
             let left = client.held().saturating_sub(client.stream.input().len());
-            if client.held() == 0 || client.moved.1 != left || !is_short {
+            let is_moving = client.moved.1.abs_diff(left) >= SMALL;
+            if client.held() == 0 || is_moving || !is_short {
                 client.moved = (Instant::now(), left);
             } else if client.moved.0.elapsed() > PATIENCE {
                 client.stream.closed = true;
@@ -216,6 +223,9 @@ impl Process {
 
     fn group(&mut self, conn: usize, request: &Request, parts: u32) -> u64 {
         self.next_group += 1;
+        if let Some(Conn::Client(client)) = self.conns.get_mut(&conn) {
+            client.operations += parts;
+        }
         let bytes = request.data.len()
             + if request.kind == Kind::Read {
                 request.length as usize
@@ -229,6 +239,7 @@ impl Process {
                 conn,
                 cookie: request.cookie,
                 parts,
+                total: parts,
                 result: Ok(()),
                 bytes,
                 offset: request.offset,
@@ -243,14 +254,14 @@ impl Process {
             _ => 1,
         };
         let group = self.group(key, &request, parts);
+        let range = Range::new(request.offset, request.length);
         match request.kind {
-            Kind::Read => self.read(group, request.offset, request.length),
+            Kind::Read | Kind::BlockStatus => self.read(Held {
+                group,
+                range,
+                extents: (request.kind == Kind::BlockStatus).then_some(request.one),
+            }),
             Kind::Cache => self.finish_group(group, Ok(())),
-            Kind::BlockStatus => {
-                let range = Range::new(request.offset, request.length);
-                let job = Job::Extents(range, request.one);
-                self.executor.queue(For::Extents(group), job);
-            }
             Kind::Flush => self.submit(Event::Flush {
                 request: group << 8,
             }),
@@ -294,23 +305,24 @@ impl Process {
         matches!(&self.machine, Machine::Primary(primary) if primary.is_failed())
     }
 
-    fn read(&mut self, group: u64, offset: u64, length: u32) {
+    fn read(&mut self, held: Held) {
+        let Held { group, range, .. } = held;
         if self.is_failed() {
             return self.finish_group(group, Err(Failure::Io));
         }
         if !self.is_readable() {
-            self.held.push(Held {
-                group,
-                offset,
-                length,
-            });
+            self.held.push(held);
             return;
         }
-        let mut data = vec![0; length as usize];
-        if self.executor.try_read(offset, &mut data) {
+        if let Some(one) = held.extents {
+            let job = Job::Extents(range, one);
+            return self.executor.queue(For::Extents(group), job);
+        }
+        let mut data = vec![0; range.length as usize];
+        if self.executor.try_read(range.offset, &mut data) {
             self.read_done(group, Outcome::Data(data));
         } else {
-            let job = Job::Read(File::Image, offset, data);
+            let job = Job::Read(File::Image, range.offset, data);
             self.executor.queue(For::Read(group), job);
         }
     }
@@ -318,7 +330,7 @@ impl Process {
     pub(crate) fn retry_held(&mut self) {
         if !self.held.is_empty() && (self.is_readable() || self.is_failed()) {
             for held in std::mem::take(&mut self.held) {
-                self.read(held.group, held.offset, held.length);
+                self.read(held);
             }
         }
     }
@@ -334,6 +346,7 @@ impl Process {
         };
         self.buffered -= group.bytes;
         if let Some(Conn::Client(client)) = self.conns.get_mut(&group.conn) {
+            client.operations -= group.total;
             let mut out = Vec::with_capacity(64);
             let length = data.len() as u32;
             client
@@ -363,6 +376,7 @@ impl Process {
         };
         self.buffered -= group.bytes;
         if let Some(Conn::Client(client)) = self.conns.get_mut(&group.conn) {
+            client.operations -= group.total;
             let mut out = Vec::with_capacity(64);
             client.session.answer(&mut out, group.cookie, group.result);
             client.stream.output(&out);
@@ -379,6 +393,7 @@ impl Process {
         };
         self.buffered -= group.bytes;
         if let Some(Conn::Client(client)) = self.conns.get_mut(&group.conn) {
+            client.operations -= group.total;
             let mut out = Vec::new();
             client
                 .session

@@ -12,6 +12,8 @@ use std::time::Instant;
 
 /// Bytes that are asked for in one read.
 const READ: usize = 256 << 10;
+/// Memory for input that a connection without any keeps.
+const KEPT: usize = 1 << 20;
 /// Pieces that are sent in one call.
 const PIECES: usize = 64;
 /// Bytes that are encrypted at a time.
@@ -83,6 +85,8 @@ pub struct Stream {
     pub queued: usize,
     /// There may be more to read.
     pub readable: bool,
+    /// There may be more to take from what was received, which waits for room.
+    pub unparsed: bool,
     /// The peer sends no more; there may be more to read before.
     pub ended: bool,
     pub closed: bool,
@@ -114,6 +118,7 @@ impl Stream {
             sent: 0,
             queued: 0,
             readable: true,
+            unparsed: false,
             ended: false,
             closed: false,
         }
@@ -196,6 +201,10 @@ impl Stream {
 
     pub fn consume(&mut self, length: usize) {
         self.start += length;
+        if self.start == self.end && self.received.len() > KEPT {
+            self.received = Vec::new();
+            (self.start, self.end) = (0, 0);
+        }
     }
 
     /// A place for bytes to be sent.

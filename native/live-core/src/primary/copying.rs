@@ -174,12 +174,15 @@ impl Primary {
             return;
         }
         let mut from = Reader::new(&frame.payload);
+        let mut last = 0;
         while let (Some(first), Some(count)) = (from.u64(), from.u64()) {
             let end = first.checked_add(count);
-            let Some(end) = end.filter(|end| *end <= self.geometry.blocks()) else {
+            let blocks = self.geometry.blocks();
+            let Some(end) = end.filter(|end| first >= last && *end <= blocks) else {
                 self.hang_up("a map that is larger than the image", out);
                 return;
             };
+            last = end;
             for run in (first..end).step_by(1 << 16) {
                 let range = self.geometry.range_of(run..(run + (1 << 16)).min(end));
                 self.tracker.outdate(range);

@@ -9,6 +9,10 @@ use crate::hello::{Begin, Hello};
 use crate::io::Action;
 use crate::types::{Failure, Mode, Phase, Role, Time, SECOND};
 
+const IMPOSSIBLE: &str = "the other end counts further than any end can have counted";
+/// Characters that are kept of a reason that the other end gives.
+const REASON_MAX: usize = 400;
+
 impl Primary {
     pub(super) fn connected(&mut self, out: &mut Vec<Action>) {
         if matches!(self.state, State::Fenced | State::Failed) {
@@ -52,8 +56,12 @@ impl Primary {
             Class::Map => self.mapped(&frame, out),
             Class::Verified => self.verified(&frame, out),
             Class::Streamed => self.streamed(&frame, out),
+            // It is not asked for anything.
+            Class::Refuse if matches!(self.link, Link::Greeting | Link::Ready) => {}
             Class::Refuse => {
-                let text = String::from_utf8_lossy(&frame.payload).into_owned();
+                let text = String::from_utf8_lossy(&frame.payload);
+                let is_shown = |each: &char| !each.is_control();
+                let text: String = text.chars().filter(is_shown).take(REASON_MAX).collect();
                 self.refused(&format!("the replica refused: {text}"), out);
             }
             _ => self.hang_up("a frame that only a primary sends", out),
@@ -63,7 +71,7 @@ impl Primary {
     /// Another primary: the higher epoch wins.
     pub(super) fn challenged(&mut self, hello: &Hello, out: &mut Vec<Action>) {
         let is_newer = hello.volume == self.record.volume && hello.epoch > self.record.epoch;
-        if is_newer && !self.is_faulty(Fault::EpochIgnored) {
+        if is_newer && hello.is_possible(&self.record) && !self.is_faulty(Fault::EpochIgnored) {
             self.fence(hello.epoch, out);
         }
     }
@@ -73,15 +81,15 @@ impl Primary {
             self.hang_up("the other end belongs to another mirror", out);
         } else if hello.size != self.geometry.size || hello.block != self.geometry.block {
             self.hang_up("the other end's image has another size", out);
+        } else if !hello.is_possible(&self.record) {
+            self.hang_up(IMPOSSIBLE, out);
         } else if hello.epoch > self.record.epoch && !self.is_faulty(Fault::EpochIgnored) {
             self.fence(hello.epoch, out);
         } else if hello.role != Role::Secondary {
             self.heard_fenced(hello.role);
             self.hang_up("the other end is not a secondary; run resync there", out);
-        } else {
-            if self.link == Link::Greeting {
-                self.link = Link::Ready;
-            }
+        } else if matches!(self.link, Link::Greeting | Link::Ready) {
+            self.link = Link::Ready;
             self.heard_fenced(hello.role);
             self.has_logs = hello.log.is_some();
             self.features = hello.features;

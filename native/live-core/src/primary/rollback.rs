@@ -28,6 +28,9 @@ impl Primary {
     /// Everything is copied, also after a restart.
     pub(super) fn disown(&mut self, peer: &Hello, out: &mut Vec<Action>) {
         self.record.generation = self.record.generation.max(peer.generation) + 2;
+        // Or each further session would find the same again, until the number is reached.
+        let theirs = peer.sessions.as_ref().map_or(0, |it| *it.end());
+        self.record.asked = self.record.asked.max(theirs);
         self.record_changed = true;
         out.push(Action::Log(OLDER.into()));
     }

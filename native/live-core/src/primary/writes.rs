@@ -8,7 +8,10 @@ use crate::fault::Fault;
 use crate::frame::{Class, Frame, FLAG};
 use crate::io::{Action, File, Outcome, Token};
 use crate::types::{Failure, Mode, Payload, Range, RequestId, Time};
-use std::collections::VecDeque;
+
+/// Writes that wait for others and are looked at each time: with more, looking takes longer than
+/// writing.
+const LOOKED_AT: usize = 1024;
 
 #[derive(Clone, Debug)]
 pub(super) enum Op {
@@ -152,11 +155,14 @@ impl Primary {
         if !self.is_issuing() {
             return;
         }
-        let mut kept = VecDeque::new();
-        while let Some(each) = self.waiting.pop_front() {
+        let mut kept = Vec::new();
+        while kept.len() < LOOKED_AT {
+            let Some(each) = self.waiting.pop_front() else {
+                break;
+            };
             let is_free = self.locks.is_free(each.range) && !self.verify.is_claimed(each.range);
             if !is_free && !self.is_faulty(Fault::NoRangeLock) {
-                kept.push_back(each);
+                kept.push(each);
                 continue;
             }
             let is_cold = self.tracker.missing(each.range).next().is_some();
@@ -165,7 +171,7 @@ impl Primary {
                     self.kept = self.geometry.extents_of(each.range);
                 }
                 self.wanted.extend(self.tracker.missing(each.range));
-                kept.push_back(each);
+                kept.push(each);
                 continue;
             }
             let bytes = u64::from(each.range.length);
@@ -173,13 +179,14 @@ impl Primary {
                 && self.window_used > 0
                 && self.window_used + bytes > self.send_limit()
             {
-                kept.push_back(each);
+                kept.push(each);
                 break;
             }
             self.issue(each, out);
         }
-        kept.append(&mut self.waiting);
-        self.waiting = kept;
+        for each in kept.into_iter().rev() {
+            self.waiting.push_front(each);
+        }
     }
 
     fn issue(&mut self, each: Request, out: &mut Vec<Action>) {

@@ -113,6 +113,8 @@ pub struct Replica {
     saved_since: u64,
     inflight: HashMap<u64, Range>,
     fetches: HashMap<u64, Range>,
+    /// This end's map was sent in this turn.
+    is_mapped: bool,
     /// Digests to compare with what is being read, by operation.
     verifying: HashMap<u64, Payload>,
     locks: RangeLocks,
@@ -200,6 +202,7 @@ impl Replica {
             pending_since: 0,
             inflight: HashMap::new(),
             fetches: HashMap::new(),
+            is_mapped: false,
             verifying: HashMap::new(),
             locks: RangeLocks::default(),
             undo: undo.unwrap_or_else(|| Undo::new(geometry.blocks())),
@@ -258,7 +261,10 @@ impl Replica {
                 self.retry_redo(out);
                 self.note_sync(out);
             }
-            Event::Turn => return self.acknowledge(out),
+            Event::Turn => {
+                self.is_mapped = false;
+                return self.acknowledge(out);
+            }
             Event::Break => self.start_break(out),
         }
         self.pump(out);

@@ -1,9 +1,11 @@
 //! Numbered operations, executed in order: writes, copies, flushes, and the ends of an exchange
 //! and of a resync.
 
+use super::session::cost;
 use super::{Busy, Commit, Replica};
 use crate::fault::Fault;
 use crate::frame::{Class, Frame, FLAG, PAYLOAD_MAX};
+use crate::hello::is_possible;
 use crate::io::{Action, File, Outcome, Token};
 use crate::types::{Failure, Phase, Range};
 
@@ -18,7 +20,7 @@ impl Replica {
             }
             // A session that ended meanwhile has emptied the queue.
             if let Some(done) = self.queue.pop_front() {
-                self.queued_bytes -= done.payload.len() as u64;
+                self.queued_bytes -= cost(&done);
             }
         }
     }
@@ -41,8 +43,7 @@ impl Replica {
             }
             _ if !self.session => return true,
             Class::Fetch => {
-                self.fetch(frame, out);
-                return true;
+                return self.fetch(frame, out);
             }
             _ => {}
         }
@@ -196,12 +197,15 @@ impl Replica {
         if !self.is_quiet() {
             return false;
         }
-        let Some(generation) = frame.payload.first_chunk::<8>() else {
+        let generation = frame.payload.first_chunk::<8>();
+        let generation = generation.map(|bytes| u64::from_le_bytes(*bytes));
+        let mine = self.record.generation;
+        let Some(generation) = generation.filter(|theirs| is_possible(*theirs, mine)) else {
             self.hang_up("malformed commit", out);
             return false;
         };
         self.advance(frame.sequence);
-        self.pending_generation = u64::from_le_bytes(*generation);
+        self.pending_generation = generation;
         self.pending_since = frame.offset;
         self.busy = Busy::Committing;
         self.syncing = Some(0);

@@ -2,14 +2,25 @@
 
 use super::{Busy, Commit, Replica};
 use crate::fault::Fault;
-use crate::frame::{Class, Frame, FLAG};
-use crate::hello::{Begin, Hello};
+use crate::frame::{Class, Frame, FLAG, HEADER};
+use crate::hello::{is_possible, Begin, Hello};
 use crate::io::{Action, File, Outcome, Token};
 use crate::side;
 use crate::types::{Failure, Phase, Range, Role};
 
+/// Ranges that are read for the primary at a time.
+const FETCHES: usize = 64;
 /// Runs of blocks in one frame of a map.
 const RUNS: usize = 4096;
+
+/// What a frame in the queue counts for: what is asked for has to be held, too.
+pub(super) fn cost(frame: &Frame) -> u64 {
+    let answer = match frame.class {
+        Class::Fetch => u64::from(frame.length),
+        _ => 0,
+    };
+    HEADER as u64 + frame.payload.len() as u64 + answer
+}
 
 impl Replica {
     pub(super) fn send(&mut self, mut frame: Frame, out: &mut Vec<Action>) {
@@ -37,8 +48,7 @@ impl Replica {
             }
             Class::Begin => {
                 self.end_session();
-                let is_sound = Begin::decode(&frame.payload).is_some() && frame.sequence > 0;
-                if is_sound && frame.epoch >= self.record.epoch {
+                if self.is_sound(&frame) && frame.epoch >= self.record.epoch {
                     self.record.epoch = frame.epoch;
                     self.count_session(&frame);
                     self.problem.clear();
@@ -54,12 +64,29 @@ impl Replica {
         }
     }
 
+    /// What it counts on with can be.
+    fn is_sound(&self, begin: &Frame) -> bool {
+        let generation = match Begin::decode(&begin.payload) {
+            Some(Begin::Initial { generation }) => generation,
+            Some(_) => 0,
+            None => return false,
+        };
+        (1..1 << 62).contains(&begin.sequence)
+            && is_possible(begin.epoch, self.record.epoch)
+            && is_possible(begin.offset, self.record.session)
+            && is_possible(generation, self.record.generation)
+    }
+
     fn greet(&mut self, frame: &Frame, out: &mut Vec<Action>) {
         let theirs = Hello::decode(&frame.payload);
         let Some(theirs) = theirs.filter(|hello| hello.volume == self.record.volume) else {
             self.hang_up("the primary belongs to another mirror", out);
             return;
         };
+        if !is_possible(theirs.epoch, self.record.epoch) {
+            self.hang_up("the primary's epoch cannot be", out);
+            return;
+        }
         if theirs.role == Role::Primary {
             // It becomes durable with the session.
             self.record.epoch = self.record.epoch.max(theirs.epoch);
@@ -70,12 +97,14 @@ impl Replica {
 
     /// It becomes durable before the frame is answered.
     pub(super) fn count_session(&mut self, frame: &Frame) {
-        self.record.session = self.record.session.max(frame.offset);
+        if is_possible(frame.offset, self.record.session) {
+            self.record.session = self.record.session.max(frame.offset);
+        }
         self.record.asked = self.record.session;
     }
 
     pub(super) fn enqueue(&mut self, frame: Frame) {
-        self.queued_bytes += frame.payload.len() as u64;
+        self.queued_bytes += cost(&frame);
         self.queue.push_back(frame);
     }
 
@@ -119,6 +148,7 @@ impl Replica {
         self.finished.clear();
         match begin {
             Begin::Resync { bytes } => {
+                let bytes = bytes.min(self.geometry.size);
                 let more = side::needed(bytes, self.geometry.block);
                 let base = if self.record.phase == Phase::Resync {
                     self.undo.end
@@ -187,14 +217,17 @@ impl Replica {
         }
     }
 
-    /// Reads a range for a primary that lost its memory.
-    pub(super) fn fetch(&mut self, frame: &Frame, out: &mut Vec<Action>) {
+    /// Reads a range for a primary that lost its memory. False if it has to wait.
+    pub(super) fn fetch(&mut self, frame: &Frame, out: &mut Vec<Action>) -> bool {
         let range = Range::new(frame.offset, frame.length);
         if !self.geometry.contains(range)
             || range.length > self.settings.copy_chunk.max(self.geometry.block)
         {
             self.hang_up("a fetch outside the image", out);
-            return;
+            return false;
+        }
+        if self.fetches.len() >= FETCHES || self.fetches.contains_key(&range.offset) {
+            return false;
         }
         self.fetches.insert(range.offset, range);
         out.push(Action::Read {
@@ -203,6 +236,7 @@ impl Replica {
             length: range.length,
             token: Token::Copy(range.offset),
         });
+        true
     }
 
     pub(super) fn fetched(&mut self, offset: u64, outcome: Outcome, out: &mut Vec<Action>) {
@@ -220,8 +254,12 @@ impl Replica {
         }
     }
 
-    /// Sends the blocks that this end changed as a primary.
+    /// Sends the blocks that this end changed as a primary: once, if it is asked for them more often
+    /// than it gets to read what it is asked.
     pub(super) fn send_map(&mut self, out: &mut Vec<Action>) {
+        if std::mem::replace(&mut self.is_mapped, true) {
+            return;
+        }
         let mut from = 0;
         loop {
             let mut payload = Vec::new();

@@ -277,29 +277,18 @@ impl Process {
         let is_behind = self.is_behind();
         let is_held = self.hold.is_some();
         self.conns.values_mut().any(|conn| {
-            let (may_read, is_unparsed) = match conn {
-                Conn::Client(client) => (!is_held && client.may_read(is_full), client.unparsed),
-                Conn::Incoming(_) => (!is_behind, false),
-                _ => (true, false),
+            let may_read = match conn {
+                Conn::Client(client) => !is_held && client.may_read(is_full),
+                Conn::Incoming(_) => !is_behind,
+                _ => true,
             };
             let stream = conn.stream();
-            may_read && (stream.readable || is_unparsed) && !stream.closed
+            may_read && (stream.readable || stream.unparsed) && !stream.closed
         })
     }
 
     pub(crate) fn is_full(&self) -> bool {
         self.used_buffers() > self.config.buffers
-    }
-
-    /// More was received from the primary than this end should hold.
-    fn is_behind(&self) -> bool {
-        match &self.machine {
-            Machine::Replica(replica) => {
-                let held = replica.queued_bytes() + self.executor.bytes() as u64;
-                held > self.config.buffers as u64
-            }
-            _ => false,
-        }
     }
 
     fn accept(&mut self, key: usize) {
@@ -372,16 +361,16 @@ impl Process {
             let Some(conn) = self.conns.get_mut(&key) else {
                 continue;
             };
-            let (is_held_back, is_unparsed) = match conn {
-                Conn::Client(client) => (is_held || !client.may_read(is_full), client.unparsed),
-                Conn::Incoming(_) => (is_behind, false),
-                _ => (false, false),
+            let is_held_back = match conn {
+                Conn::Client(client) => is_held || !client.may_read(is_full),
+                Conn::Incoming(_) => is_behind,
+                _ => false,
             };
             let stream = conn.stream();
-            if is_held_back || !stream.readable && !is_unparsed {
+            if is_held_back || !stream.readable && !stream.unparsed {
                 continue;
             }
-            if stream.readable {
+            if !stream.unparsed {
                 stream.receive();
             }
             match conn {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What is read of a connection before it is known whose it is.
+/// What is read of a connection before it is known whose it is, and what it leaves unread.
 const STRANGER_MAX: usize = 64 << 10;
 
 impl Process {
@@ -48,14 +48,36 @@ impl Process {
         }
     }
 
+    /// More was received from the primary than this end should hold, or less
+    /// is read by it than it asked for.
+    pub(super) fn is_behind(&self) -> bool {
+        match &self.machine {
+            Machine::Replica(replica) => {
+                let link = self.incoming.and_then(|key| self.conns.get(&key));
+                let unread = match link {
+                    Some(Conn::Incoming(stream)) => stream.queued,
+                    _ => 0,
+                };
+                let held = replica.queued_bytes() + (self.executor.bytes() + unread) as u64;
+                held > self.config.buffers as u64
+            }
+            _ => false,
+        }
+    }
+
     pub(super) fn link_input(&mut self, key: usize) {
         loop {
+            let is_behind = self.incoming == Some(key) && self.is_behind();
             let Some(conn) = self.conns.get_mut(&key) else {
                 return;
             };
             let stream = conn.stream();
+            stream.unparsed = is_behind;
+            if is_behind {
+                return;
+            }
             let is_known = self.outgoing == Some(key) || self.incoming == Some(key);
-            if !is_known && stream.input().len() > STRANGER_MAX {
+            if !is_known && stream.input().len().max(stream.queued) > STRANGER_MAX {
                 stream.closed = true;
                 return;
             }
