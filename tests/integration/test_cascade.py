@@ -212,6 +212,50 @@ def test_the_middle_of_a_cascade_cannot_be_reversed_or_rolled_back(
     assert world.service.update(NAME).status == "done"
 
 
+@pytest.mark.in_process
+def test_the_last_becomes_the_source_of_the_middle_once_the_first_mirror_is_deleted(
+    world: World, lab: Lab, last: Driver
+) -> None:
+    for before in (lambda: None, lambda: world.service.break_off(NAME)):
+        before()
+        with pytest.raises(Refused, match=f"it is the destination of '{NAME}'") as refused:
+            world.service.reverse("far", yes=True)
+        assert f"'mirrord break {NAME}', then 'mirrord delete {NAME}'" in refused.value.hint
+    world.service.delete(NAME, yes=False, keep_snapshots=False)
+    lab.change(lab.destination(), 1)
+    content = lab.content(lab.destination())
+    assert world.service.reverse("far", yes=True).status == "done"
+    assert lab.content(last) == lab.content(lab.destination()) == content
+
+
+@pytest.mark.in_process
+def test_a_source_that_is_fed_by_the_destination_is_refused(
+    world: World, lab: Lab, last: Driver
+) -> None:
+    with pytest.raises(Refused, match="gets its content from the destination of this mirror"):
+        world.service.change_source(NAME, str(last))
+    lab.change(lab.source(), 1)
+    for name in (NAME, "far"):
+        world.service.update(name)
+    assert lab.content(last) == lab.content(lab.source())
+
+
+def test_a_cascade_continues_from_an_older_snapshot_of_its_middle(
+    world: World, lab: Lab, last: Driver
+) -> None:
+    older = lab.destination().facts().shown
+    world.service.break_off(NAME)
+    lab.change(lab.destination(), 1)
+    world.service.update("far")
+    world.service.resync(NAME, yes=True)
+    assert lab.destination().facts().shown == older != last.facts().shown
+    with pytest.raises(Refused, match="rolled back to an older") as refused:
+        world.service.update("far")
+    assert "'mirrord resync far'" in refused.value.hint
+    world.service.resync("far", yes=True)
+    assert lab.content(last) == lab.content(lab.source())
+
+
 def test_what_the_last_took_of_the_middle_while_that_was_live_is_pruned(
     world: World, lab: Lab, last: Driver
 ) -> None:
