@@ -141,10 +141,12 @@ def change_source(mirror: Mirror, endpoint: Endpoint, driver: Driver) -> Result:
     with mirror.hold(Verb.CHANGE_SOURCE):
         pending = recovery.recover(mirror).pending
         mirror.permit(Verb.CHANGE_SOURCE)
-        check_source(facts := source.facts(), str(source), mirror.id)
-        if facts.role is Role.MIRROR:
+        new, facts = source.facts(), mirror.destination.facts()
+        check_source(new, str(source), mirror.id)
+        if new.role is Role.MIRROR:
             _refuse_ring(mirror, endpoint)
-        facts = mirror.destination.facts()
+        if new.identity and new.identity == facts.identity:  # under another name
+            raise Refused("source and destination are the same volume", where=str(source))
         here, there = source.snapshots(), mirror.destination.snapshots()
         base = plan.find_base(mirror.name, here, there, facts.shown or facts.origin or "")
         if isinstance(base, plan.Conflict):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from mirrord.core.errors import Refused
@@ -238,6 +240,18 @@ def test_a_source_that_is_fed_by_the_destination_is_refused(
     for name in (NAME, "far"):
         world.service.update(name)
     assert lab.content(last) == lab.content(lab.source())
+
+
+@pytest.mark.in_process
+def test_the_writable_destination_under_another_name_is_no_source(
+    world: World, lab: Lab, tmp_path: Path
+) -> None:
+    world.initialized()
+    world.service.break_off(NAME)
+    place = Path(lab.destination().location)
+    (tmp_path / "other").symlink_to(place.parent)
+    with pytest.raises(Refused, match="are the same volume"):
+        world.service.change_source(NAME, f"{lab.kind}:{tmp_path}/other/{place.name}")
 
 
 def test_a_cascade_continues_from_an_older_snapshot_of_its_middle(
