@@ -387,7 +387,10 @@ def check_source(
         "the source is not a volume that can be mirrored",
         where=where,
         why=note,
-        hint="To convert a folder, use 'btrfs subvolume create NEW' and 'cp -a --reflink'; to "
+        hint=f"If another mirror was deleted that had it as its destination: 'mirrord restore "
+        f"{MIRROR} --all' makes it a volume again, from the destination."
+        if initialized
+        else "To convert a folder, use 'btrfs subvolume create NEW' and 'cp -a --reflink'; to "
         "create a block volume, use 'mirrord volume create'.",
     )
 

@@ -254,6 +254,27 @@ def test_the_writable_destination_under_another_name_is_no_source(
         world.service.change_source(NAME, f"{lab.kind}:{tmp_path}/other/{place.name}")
 
 
+@pytest.mark.in_process
+def test_the_middle_of_which_another_host_deleted_the_mirror_is_made_a_volume_again(
+    world: World, lab: Lab, tmp_path: Path
+) -> None:
+    """That host does not know who replicates its destination."""
+    world.initialized()
+    place, other = beside(lab.destination(), "far"), World(lab, tmp_path / "other")
+    other.service.create("far", str(lab.destination()), place)
+    other.service.initialize("far")
+    world.service.delete(NAME, yes=True, keep_snapshots=False)
+    if lab.kind == "btrfs":  # (a block volume continues to show what it has)
+        with pytest.raises(Refused) as refused:
+            other.service.update("far")
+        assert "'mirrord restore far --all'" in refused.value.hint
+    other.service.restore_all("far", snapshot=None, yes=True)
+    lab.change(lab.destination(), 1)
+    assert other.service.update("far").status == "done"
+    assert lab.content(driver_at(lab, place)) == lab.content(lab.destination())
+    other.clean_up()
+
+
 def test_a_cascade_continues_from_an_older_snapshot_of_its_middle(
     world: World, lab: Lab, last: Driver
 ) -> None:
