@@ -275,6 +275,24 @@ def test_the_middle_of_which_another_host_deleted_the_mirror_is_made_a_volume_ag
     other.clean_up()
 
 
+@pytest.mark.in_process
+def test_a_broken_off_middle_that_was_restored_is_known_without_the_catalogue(
+    world: World, lab: Lab, last: Driver
+) -> None:
+    """It has no snapshot that is named after its own mirror."""
+    world.service.create("end", str(last), beside(last, "end"))
+    world.service.initialize("end")
+    world.service.break_off("far")
+    lab.change(last, 1)
+    world.service.restore_all("end", snapshot=None, yes=True)
+    world.forget_catalogue()
+    assert world.service.resync("far", yes=True).status == "done"
+    lab.change(lab.source(), 2)
+    for name in (NAME, "far", "end"):
+        world.service.update(name)
+    assert lab.content(driver_at(lab, beside(last, "end"))) == lab.content(lab.source())
+
+
 def test_a_cascade_continues_from_an_older_snapshot_of_its_middle(
     world: World, lab: Lab, last: Driver
 ) -> None:
