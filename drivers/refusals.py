@@ -158,7 +158,8 @@ def other_mirror(where: str, mirror_id: str) -> MirrordError:
         "the destination belongs to another mirror",
         where=where,
         why=f"it was prepared for the mirror with the id {mirror_id}",
-        hint="Give each mirror its own destination.",
+        hint="Give each mirror its own destination. If that mirror was reversed, and this one is "
+        "to have the volume again, run 'mirrord break' for that one first.",
     )
 
 

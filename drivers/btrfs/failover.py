@@ -347,9 +347,9 @@ def diverged(
 
 
 def sweep(place: Layout) -> None:
-    """Remove what an interrupted comparison or promotion left; it never was live."""
-    for name in (_COMPARED, _PROMOTING):
-        path = place.swap / name
+    """Remove what an interrupted comparison, promotion or rollback left; it never was live."""
+    links = [link for link in (place.outside, files.beside(place.outside)) if link.is_symlink()]
+    for path in (place.swap / _COMPARED, place.swap / _PROMOTING, *links):
         if subvolume.is_subvolume(path):
             subvolume.delete_all("BTRFS:SWAP:LEFTOVER", path)
         elif path.is_symlink():

@@ -18,7 +18,7 @@ def check_places(mirror: Mirror) -> tuple[str, ...]:
     for source, destination in zip(mirror.source.drivers, mirror.destination.drivers, strict=True):
         facts = source.facts()
         check_source(facts, str(source), mirror.id)
-        other = found.setdefault(facts.identity, str(source))
+        other = found.setdefault(facts.identity or str(source), str(source))
         if other != str(source):
             raise Refused(
                 "two members are the same volume", where=str(source), why=f"so is {other}"

@@ -286,6 +286,8 @@ def _unfinished(reading: Reading) -> list[str]:
     """What the last transfer left behind, which the next command recovers by itself."""
     found, last = [], reading.last_transfer
     operation, error = reading.interrupted, last.error if last else ""
+    if last and reading.confirmed_ns > last.started_ns:
+        error = ""  # the destination was found up to date since, as after a reverse
     if operation and operation.verb not in LIVE_VERBS and not error:
         found.append(
             f"process {operation.pid} ended during {operation.verb}: the next command that changes "

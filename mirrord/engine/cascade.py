@@ -8,7 +8,7 @@ when B is lost (ONTAP: resync of a cascade whose middle volume is gone).
 from __future__ import annotations
 
 from mirrord.core.errors import Diverged, Refused
-from mirrord.core.model import Definition, Endpoint, Role, Snapshot
+from mirrord.core.model import Definition, Endpoint, Role, Snapshot, VolumeFacts
 from mirrord.core.relationship import Intent
 from mirrord.core.results import Result
 from mirrord.core.states import Verb
@@ -43,8 +43,8 @@ def rolled_back_error(mirror: Mirror, snapshot: Snapshot) -> Refused:
         "the source was rolled back to an older snapshot",
         where=str(mirror.source),
         why=f"it shows {snapshot.name}, which the destination already has",
-        hint="Update the mirror that has this source as its destination; or break this mirror and "
-        "resync it.",
+        hint="Update the mirror that has this source as its destination. Or roll this mirror's "
+        f"destination back to that snapshot as well: 'mirrord resync {mirror.name}'.",
     )
 
 
@@ -84,6 +84,54 @@ def refuse_middle(mirror: Mirror) -> None:
         )
 
 
+def refuse_turn(mirror: Mirror, facts: VolumeFacts) -> None:
+    """`Refused` while other mirrors have the source, which is to become this one's destination."""
+    where, ends = str(mirror.source), {pair.source for pair in mirror.definition.pairs}
+    every = [one for one in mirror.relation.definitions.all() if one.id != mirror.id]
+    pairs = [(one.name, pair) for one in every for pair in one.pairs]
+    name = next((name for name, pair in pairs if pair.destination in ends), "")
+    if name or facts.role is Role.MIRROR:
+        hint = "Run 'mirrord break' for that mirror first, on the host that controls it."
+        if name:
+            hint = (
+                f"It must not have that destination any more: 'mirrord break {name}', then "
+                f"'mirrord delete {name}' (no volume is removed). Or resync instead."
+            )
+        other = f"'{name}'" if name else "another mirror"
+        raise Refused(
+            "the source cannot become a destination of this mirror",
+            where=where,
+            why=f"it is the destination of {other}",
+            hint=hint,
+        )
+    names = dict.fromkeys(name for name, pair in pairs if pair.source in ends)
+    if names:
+        raise Refused(
+            "the source has other mirrors",
+            where=where,
+            why=f"{', '.join(names)} would have no source",
+            hint="Delete them first (their destinations are not changed), or resync instead.",
+        )
+
+
+def _refuse_ring(mirror: Mirror, endpoint: Endpoint) -> None:
+    """`Refused` when the new source gets its content from this mirror's destination: no update
+    would ever change any of them.
+    """
+    every = [one for one in mirror.relation.definitions.all() if one.id != mirror.id]
+    upstream = {pair.destination: pair.source for one in every for pair in one.pairs}
+    at = endpoint
+    while at in upstream:
+        at = upstream.pop(at)
+        if at == mirror.definition.destination:
+            raise Refused(
+                "the new source gets its content from the destination of this mirror",
+                where=str(endpoint),
+                hint=f"Break the mirror that has {endpoint} as its destination first: it is then "
+                "writable, and independent.",
+            )
+
+
 def change_source(mirror: Mirror, endpoint: Endpoint, driver: Driver) -> Result:
     """Switch the mirror to another source that has its base: the next update is incremental.
 
@@ -93,8 +141,12 @@ def change_source(mirror: Mirror, endpoint: Endpoint, driver: Driver) -> Result:
     with mirror.hold(Verb.CHANGE_SOURCE):
         pending = recovery.recover(mirror).pending
         mirror.permit(Verb.CHANGE_SOURCE)
-        check_source(source.facts(), str(source), mirror.id)
-        facts = mirror.destination.facts()
+        new, facts = source.facts(), mirror.destination.facts()
+        check_source(new, str(source), mirror.id)
+        if new.role is Role.MIRROR:
+            _refuse_ring(mirror, endpoint)
+        if new.identity and new.identity == facts.identity:  # under another name
+            raise Refused("source and destination are the same volume", where=str(source))
         here, there = source.snapshots(), mirror.destination.snapshots()
         base = plan.find_base(mirror.name, here, there, facts.shown or facts.origin or "")
         if isinstance(base, plan.Conflict):

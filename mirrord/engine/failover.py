@@ -22,6 +22,7 @@ from mirrord.drivers.contract import Driver, clones_of
 from mirrord.drivers.refusals import nothing_shown
 from mirrord.engine import (
     after_break,
+    cascade,
     failover_steps,
     half_switched,
     pinning,
@@ -292,7 +293,8 @@ def _plan_resync(mirror: Mirror) -> FailbackPlan:
     facts = mirror.destination.facts()
     check_destination(facts, mirror)
     here, there = mirror.source.snapshots(), mirror.destination.snapshots()
-    common = _common(mirror, here, there)
+    shown = cascade.passed_on(mirror)  # nothing newer is replicated
+    common = _common(mirror, here, there, not_after=shown.guid if shown else None)
     where = str(mirror.destination)
     live = facts.role is Role.LIVE
     if live and facts.fixed:
@@ -386,13 +388,7 @@ def _plan_reverse(mirror: Mirror, *, planned: bool) -> FailbackPlan:
     facts = source.facts()
     check_source(facts, str(source), mirror.id, initialized=True)
     check_destination(destination.facts(), mirror)
-    if facts.role is Role.MIRROR:
-        raise Refused(
-            "the source cannot become a destination of this mirror",
-            where=str(source),
-            why="it is the destination of another mirror",
-            hint="Run 'mirrord break' for that mirror first.",
-        )
+    cascade.refuse_turn(mirror, facts)
     if facts.fixed:
         raise MirrordError(
             "the source cannot become a destination",
@@ -406,19 +402,6 @@ def _plan_reverse(mirror: Mirror, *, planned: bool) -> FailbackPlan:
     every = mirror.relation.definitions.all()
     turned = mirror.relation.definitions.load(mirror.name, mirror.definition.destination_site)
     check_together([turned if one.id == mirror.id else one for one in every])
-    places = {pair.source for pair in mirror.definition.pairs}
-    others = [
-        other.name
-        for other in every
-        if other.id != mirror.id and not places.isdisjoint(pair.source for pair in other.pairs)
-    ]
-    if others:
-        raise Refused(
-            "the source has other mirrors",
-            where=str(source),
-            why=f"{', '.join(others)} would have no source",
-            hint="Delete them first (their destinations are not changed), or resync instead.",
-        )
     common = _common(mirror, destination.snapshots(), source.snapshots())
     lost = None if planned else source.losses(common.guid)
     writers = tuple(source.writers())
@@ -448,8 +431,10 @@ def _plan_reverse(mirror: Mirror, *, planned: bool) -> FailbackPlan:
     return FailbackPlan(Verb.REVERSE, common, str(source), lost, tuple(lines), writers)
 
 
-def _common(mirror: Mirror, ours: list[Snapshot], theirs: list[Snapshot]) -> Snapshot:
-    common = plan.newest_complete_set(ours, theirs)
+def _common(
+    mirror: Mirror, ours: list[Snapshot], theirs: list[Snapshot], *, not_after: str | None = None
+) -> Snapshot:
+    common = plan.newest_complete_set(ours, theirs, not_after=not_after)
     if common is None:
         raise Diverged(
             "the two ends have no snapshot in common",

@@ -10,6 +10,7 @@ from mirrord.catalogue.store import Catalogue, Confirmed, MirrorRow
 from mirrord.core import names
 from mirrord.core.errors import MIRROR, Damaged, MirrordError, NotFound, Refused
 from mirrord.core.model import Definition, Role, Snapshot, VolumeFacts
+from mirrord.core.relationship import Intent
 from mirrord.core.results import Watcher
 from mirrord.core.states import Activity, Already, Refusal, State, Verb, judge
 from mirrord.drivers.contract import Driver
@@ -220,7 +221,10 @@ class Mirror:
         """The state by what the destination has."""
         ours = [one for one in snapshots if names.sequence_of(one.name, self.id)]
         owned = facts.mirror_id in ("", self.id)
-        if facts.role is Role.LIVE and (ours or (facts.origin and owned)):
+        # (Another mirror, whose source it is, may have restored it.)
+        known = self.relation.known
+        broken = known is not None and known.intent is Intent.BROKEN_OFF
+        if facts.role is Role.LIVE and (ours or (facts.origin and (owned or broken))):
             return State.BROKEN_OFF
         if facts.role is Role.FOREIGN and ours:
             return State.MIRRORED  # its mirrord record was lost
@@ -387,7 +391,10 @@ def check_source(
         "the source is not a volume that can be mirrored",
         where=where,
         why=note,
-        hint="To convert a folder, use 'btrfs subvolume create NEW' and 'cp -a --reflink'; to "
+        hint=f"If another mirror was deleted that had it as its destination: 'mirrord restore "
+        f"{MIRROR} --all' makes it a volume again, from the destination."
+        if initialized
+        else "To convert a folder, use 'btrfs subvolume create NEW' and 'cp -a --reflink'; to "
         "create a block volume, use 'mirrord volume create'.",
     )
 

@@ -181,7 +181,8 @@ def _check_source(mirror: Mirror) -> None:
     if facts.role is not Role.MIRROR:
         places.check_mounted(mirror)
     # (Only what is said of a missing source depends on it: an update reads no row for that.)
-    initialized = facts.role is Role.ABSENT and mirror.row().state is not State.UNINITIALIZED
+    gone = facts.role in (Role.ABSENT, Role.FOREIGN)
+    initialized = gone and mirror.row().state is not State.UNINITIALIZED
     check_source(facts, str(mirror.source), mirror.id, initialized=initialized)
     half_switched.refuse_half_restored(mirror)
 

@@ -170,12 +170,11 @@ def exchange(op: str, one: str | Path, other: str | Path) -> None:
 
 def switch_link(op: str, target: str, link: str | Path) -> None:
     """Make the symbolic link `link` point to `target`, in one durable step."""
-    link = Path(link)
-    beside = link.with_name(f".{link.name}.new")
-    beside.unlink(missing_ok=True)
+    new = beside(Path(link))
+    new.unlink(missing_ok=True)
     steps.reached(f"{op}:LINK")
-    os.symlink(target, beside)
-    rename(f"{op}:RENAME", beside, link)
+    os.symlink(target, new)
+    rename(f"{op}:RENAME", new, link)
 
 
 def make_sparse(op: str, path: str | Path, size: int) -> None:

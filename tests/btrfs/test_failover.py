@@ -284,6 +284,15 @@ def test_a_promotion_that_nobody_ends_leaves_nothing(pair: Pair, label: str) -> 
     assert not swap.exists() or os.listdir(swap) == []
 
 
+@pytest.mark.parametrize("label", ["BTRFS:ROLLBACK:READY:RENAME", "BTRFS:ROLLBACK:EXCHANGE"])
+def test_a_rollback_that_nobody_ends_leaves_no_link(pair: Pair, label: str) -> None:
+    base, before = pair.initialize(), os.listdir(pair.home.parent)
+    crash_at(label, lambda: pair.source.rollback(base.guid, mirror_id=MIRROR, keep_as="lost"))
+    assert os.listdir(pair.home.parent) != before
+    pair.source.take_snapshot("later")
+    assert os.listdir(pair.home.parent) == before
+
+
 def test_the_view_exists_at_every_moment_of_a_break(pair: Pair) -> None:
     base = pair.initialize()
     stop, missing = threading.Event(), []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from mirrord.core.errors import Refused
@@ -210,6 +212,101 @@ def test_the_middle_of_a_cascade_cannot_be_reversed_or_rolled_back(
     assert lab.destination().facts().shown in {s.guid for s in lab.destination().snapshots()}
     lab.change(lab.source(), 3)
     assert world.service.update(NAME).status == "done"
+
+
+@pytest.mark.in_process
+def test_the_last_becomes_the_source_of_the_middle_once_the_first_mirror_is_deleted(
+    world: World, lab: Lab, last: Driver
+) -> None:
+    for before in (lambda: None, lambda: world.service.break_off(NAME)):
+        before()
+        with pytest.raises(Refused, match=f"it is the destination of '{NAME}'") as refused:
+            world.service.reverse("far", yes=True)
+        assert f"'mirrord break {NAME}', then 'mirrord delete {NAME}'" in refused.value.hint
+    world.service.delete(NAME, yes=False, keep_snapshots=False)
+    lab.change(lab.destination(), 1)
+    content = lab.content(lab.destination())
+    assert world.service.reverse("far", yes=True).status == "done"
+    assert lab.content(last) == lab.content(lab.destination()) == content
+
+
+@pytest.mark.in_process
+def test_a_source_that_is_fed_by_the_destination_is_refused(
+    world: World, lab: Lab, last: Driver
+) -> None:
+    with pytest.raises(Refused, match="gets its content from the destination of this mirror"):
+        world.service.change_source(NAME, str(last))
+    lab.change(lab.source(), 1)
+    for name in (NAME, "far"):
+        world.service.update(name)
+    assert lab.content(last) == lab.content(lab.source())
+
+
+@pytest.mark.in_process
+def test_the_writable_destination_under_another_name_is_no_source(
+    world: World, lab: Lab, tmp_path: Path
+) -> None:
+    world.initialized()
+    world.service.break_off(NAME)
+    place = Path(lab.destination().location)
+    (tmp_path / "other").symlink_to(place.parent)
+    with pytest.raises(Refused, match="are the same volume"):
+        world.service.change_source(NAME, f"{lab.kind}:{tmp_path}/other/{place.name}")
+
+
+@pytest.mark.in_process
+def test_the_middle_of_which_another_host_deleted_the_mirror_is_made_a_volume_again(
+    world: World, lab: Lab, tmp_path: Path
+) -> None:
+    """That host does not know who replicates its destination."""
+    world.initialized()
+    place, other = beside(lab.destination(), "far"), World(lab, tmp_path / "other")
+    other.service.create("far", str(lab.destination()), place)
+    other.service.initialize("far")
+    world.service.delete(NAME, yes=True, keep_snapshots=False)
+    if lab.kind == "btrfs":  # (a block volume continues to show what it has)
+        with pytest.raises(Refused) as refused:
+            other.service.update("far")
+        assert "'mirrord restore far --all'" in refused.value.hint
+    other.service.restore_all("far", snapshot=None, yes=True)
+    lab.change(lab.destination(), 1)
+    assert other.service.update("far").status == "done"
+    assert lab.content(driver_at(lab, place)) == lab.content(lab.destination())
+    other.clean_up()
+
+
+@pytest.mark.in_process
+def test_a_broken_off_middle_that_was_restored_is_known_without_the_catalogue(
+    world: World, lab: Lab, last: Driver
+) -> None:
+    """It has no snapshot that is named after its own mirror."""
+    world.service.create("end", str(last), beside(last, "end"))
+    world.service.initialize("end")
+    world.service.break_off("far")
+    lab.change(last, 1)
+    world.service.restore_all("end", snapshot=None, yes=True)
+    world.forget_catalogue()
+    assert world.service.resync("far", yes=True).status == "done"
+    lab.change(lab.source(), 2)
+    for name in (NAME, "far", "end"):
+        world.service.update(name)
+    assert lab.content(driver_at(lab, beside(last, "end"))) == lab.content(lab.source())
+
+
+def test_a_cascade_continues_from_an_older_snapshot_of_its_middle(
+    world: World, lab: Lab, last: Driver
+) -> None:
+    older = lab.destination().facts().shown
+    world.service.break_off(NAME)
+    lab.change(lab.destination(), 1)
+    world.service.update("far")
+    world.service.resync(NAME, yes=True)
+    assert lab.destination().facts().shown == older != last.facts().shown
+    with pytest.raises(Refused, match="rolled back to an older") as refused:
+        world.service.update("far")
+    assert "'mirrord resync far'" in refused.value.hint
+    world.service.resync("far", yes=True)
+    assert lab.content(last) == lab.content(lab.source())
 
 
 def test_what_the_last_took_of_the_middle_while_that_was_live_is_pruned(

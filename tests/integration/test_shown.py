@@ -4,6 +4,7 @@ without a daemon, on real btrfs and on block volumes.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -21,6 +22,8 @@ from mirrord.core.errors import Diverged, MirrordError, NoSpace, Refused
 from mirrord.core.states import Verb
 from mirrord.drivers.block.volume import Volume
 from mirrord.engine import failures
+from mirrord.system import steps
+from tests.contract.lab import Lab
 from tests.contract.lab_block import SIZE_BYTES
 from tests.contract.lab_btrfs import BtrfsLab
 from tests.failover.volumes import replace
@@ -378,3 +381,26 @@ def test_an_operation_that_is_left_waits_for_a_decision(disk: Disk) -> None:
     assert "waits for a decision" in world.service.explain(NAME).text
     book.end(mirror_id)
     assert world.status()["healthy"]
+
+
+@pytest.mark.in_process
+def test_a_transfer_that_failed_is_no_problem_once_the_mirror_was_reversed(
+    world: World, lab: Lab
+) -> None:
+    """The next transfer may be a long time away: the new source need not change."""
+    world.initialized()
+    lab.change(lab.source(), 1)
+
+    def full(label: str) -> None:
+        if "RECEIVE" in label:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    steps.observe(full)
+    with pytest.raises(NoSpace):
+        world.service.update(NAME)
+    steps.observe(None)
+    assert "last transfer failed" in world.service.status(NAME)[0].problems[0]
+    world.service.break_off(NAME)
+    world.service.reverse(NAME, yes=True)
+    [status] = world.service.status(NAME)
+    assert status.healthy, status.problems

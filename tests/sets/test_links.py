@@ -16,6 +16,7 @@ from mirrord.drivers.registry import open_driver
 from mirrord.engine.members import Members
 from tests.contract.sets import NAMES, SetLab, three
 from tests.crash.faults import attempt, labels
+from tests.support.places import beside
 from tests.support.sshd import Sshd
 from tests.support.world import NAME, RemoteWorld, SetWorld
 
@@ -75,29 +76,35 @@ def test_a_crash_in_a_commit_over_a_link_is_finished_by_the_next_update(
 
 @pytest.fixture
 def blocks(tmp_path: Path) -> Iterator[SetWorld]:
-    with three("lab_block", tmp_path) as lab:
+    yield from initialized("lab_block", tmp_path)
+
+
+def initialized(kind: str, tmp_path: Path) -> Iterator[SetWorld]:
+    with three(kind, tmp_path) as lab:
         made = SetWorld(lab, tmp_path / "home")
         made.initialized()
         yield made
         made.clean_up()
 
 
-def test_sets_go_on_to_a_third_place(blocks: SetWorld, tmp_path: Path) -> None:
-    pairs = [
-        (str(one.destination), f"block:{tmp_path}/far-{name}")
-        for one, name in zip(blocks.lab.pairs(), NAMES, strict=True)
-    ]
-    blocks.service.create("far", members=tuple("=".join(pair) for pair in pairs))
-    blocks.service.initialize("far")
-    last = Members([open_driver(parse_endpoint(place)) for _, place in pairs], NAMES)
-    assert blocks.lab.content(last) == blocks.source_content()
-    for seed in range(4):
-        blocks.lab.change(blocks.lab.source(), seed)
-        blocks.service.update(NAME)
-        assert blocks.service.update("far").data["transfers"] == 1
-        assert blocks.lab.content(last) == blocks.source_content()
-    assert last.facts().shown == blocks.lab.destination().facts().shown
-    assert blocks.service.update("far").status == "unchanged"
+@pytest.mark.parametrize("kind", ["lab_block", "lab_btrfs"])
+def test_sets_go_on_to_a_third_place(kind: str, tmp_path: Path) -> None:
+    for world in initialized(kind, tmp_path):
+        pairs = [
+            (str(one.destination), beside(lab.destination(), f"far-{name}"))
+            for lab, one, name in zip(world.lab.labs, world.lab.pairs(), NAMES, strict=True)
+        ]
+        world.service.create("far", members=tuple("=".join(pair) for pair in pairs))
+        world.service.initialize("far")
+        last = Members([open_driver(parse_endpoint(place)) for _, place in pairs], NAMES)
+        assert world.lab.content(last) == world.source_content()
+        for seed in range(4):
+            world.lab.change(world.lab.source(), seed)
+            world.service.update(NAME)
+            assert world.service.update("far").data["transfers"] == 1
+            assert world.lab.content(last) == world.source_content()
+        assert last.facts().shown == world.lab.destination().facts().shown
+        assert world.service.update("far").status == "unchanged"
 
 
 def test_two_mirrors_of_the_same_volumes_lock_them_in_one_order(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirrord.core.records import AlarmKind, FailureRecord, Finding, Level
+from mirrord.core.records import AlarmKind, FailureRecord, Finding, Level, TransferRecord
 from mirrord.core.results import VerbProgress
 from mirrord.core.states import Activity, State
 from mirrord.core.status import (
@@ -64,6 +64,34 @@ def test_the_lag_is_that_of_the_moment_and_of_a_daemon_that_of_its_own_clock() -
     assert judge(MIRRORED, now_ns=1 * S).lag_s == 0, "the clock went back"
     assert judge(MIRRORED._replace(confirmed_ns=0), now_ns=1005 * S).lag_s is None
     assert judge(MIRRORED, now_ns=1005 * S, supervision=Supervision(7.0)).lag_s == 7
+
+
+def test_a_failed_transfer_is_a_problem_until_the_destination_was_found_up_to_date() -> None:
+    begun = TransferRecord(
+        "t",
+        "update",
+        "base",
+        "",
+        "",
+        "",
+        "failed",
+        1001 * S,
+        0,
+        0,
+        0,
+        0,
+        0,
+        "",
+        "",
+        0,
+        "",
+        None,
+        "",
+    )
+    failed = begun._replace(error="no space")
+    reading = MIRRORED._replace(last_transfer=failed)
+    assert judge(reading, now_ns=1005 * S).problems == ("the last transfer failed: no space",)
+    assert judge(reading._replace(confirmed_ns=1002 * S), now_ns=1005 * S).healthy
 
 
 def test_each_cause_is_told_once() -> None:
