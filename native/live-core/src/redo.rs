@@ -301,7 +301,16 @@ fn read_half(
     Ok(found)
 }
 
+/// Bytes of the batch that a sector begins, as it says.
+fn claimed(sector: &[u8]) -> Option<u64> {
+    let mut from = Reader::new(sector.get(48..HEADER)?);
+    let (data, count) = (from.u64()?, from.u32()?);
+    data.checked_add(HEADER as u64 + u64::from(count) * ENTRY as u64)
+}
+
 /// The newest of the batches between `at` and `end`, wherever they begin: generation and number.
+/// The data of a batch may look like another one; when that would have more read than there is,
+/// the newest is taken to be one that nobody wrote.
 fn newest(
     backend: &dyn Backend,
     geometry: &Geometry,
@@ -309,13 +318,19 @@ fn newest(
     (mut at, end): (u64, u64),
 ) -> io::Result<Option<(u64, u64)>> {
     let mut newest = None;
+    let mut budget = 2 * (end - at);
     let mut piece = vec![0; 1 << 20];
     while at < end {
         let length = piece.len().min((end - at) as usize);
         backend.read(File::Log, at, &mut piece[..length])?;
         let sectors = piece[..length].chunks(ALIGN as usize).enumerate();
-        for (index, _) in sectors.filter(|(_, sector)| sector.starts_with(&MAGIC)) {
+        for (index, sector) in sectors.filter(|(_, sector)| sector.starts_with(&MAGIC)) {
             let place = (at + index as u64 * ALIGN, end);
+            let Some(left) = budget.checked_sub(claimed(sector).unwrap_or(0).min(end - place.0))
+            else {
+                return Ok(Some((u64::MAX, 0)));
+            };
+            budget = left;
             let found = batch(backend, geometry, slot, place)?;
             newest = newest.max(found.map(|(place, ..)| (place.generation, place.number)));
         }

@@ -1,10 +1,17 @@
 use super::*;
+use std::cell::Cell;
 use std::sync::Arc;
 
-struct Memory(Vec<u8>);
+/// What a file has, and how much of it was read.
+struct Memory(Vec<u8>, Cell<usize>);
+
+fn memory(bytes: Vec<u8>) -> Memory {
+    Memory(bytes, Cell::new(0))
+}
 
 impl Backend for Memory {
     fn read(&self, _: File, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.1.set(self.1.get() + into.len());
         for (at, byte) in into.iter_mut().enumerate() {
             *byte = self.0.get(offset as usize + at).copied().unwrap_or(0);
         }
@@ -65,7 +72,7 @@ fn append(memory: &mut Memory, generation: u64, number: u64, at: u64, first: u64
 #[test]
 fn a_torn_batch_ends_the_log() {
     let geometry = Geometry::of_size(1 << 20);
-    let mut memory = Memory(SLOT.encode());
+    let mut memory = memory(SLOT.encode());
     let second = append(&mut memory, 0, 0, SLOT.start_of(0), 101);
     let end = append(&mut memory, 0, 1, second, 103);
     let found = load(&memory, &geometry).unwrap().unwrap();
@@ -82,7 +89,7 @@ fn a_torn_batch_ends_the_log() {
 #[test]
 fn a_batch_before_another_is_not_torn_but_damaged() {
     let geometry = Geometry::of_size(1 << 20);
-    let mut memory = Memory(SLOT.encode());
+    let mut memory = memory(SLOT.encode());
     let mut at = SLOT.start_of(0);
     let second = append(&mut memory, 2, 0, at, 101);
     append(&mut memory, 2, 1, second, 103);
@@ -100,9 +107,30 @@ fn a_batch_before_another_is_not_torn_but_damaged() {
 }
 
 #[test]
+fn data_that_looks_like_batches_does_not_multiply_what_is_read() {
+    let geometry = Geometry::of_size(1 << 20);
+    let half: usize = 4 << 20;
+    let slot = Slot {
+        half: half as u64,
+        ..SLOT
+    };
+    let mut memory = memory(slot.encode());
+    let next = append(&mut memory, 0, 0, slot.start_of(0), 101);
+    memory.0.resize(length_of(slot.half) as usize, 0);
+    for at in (next as usize..slot.start_of(1) as usize).step_by(ALIGN as usize) {
+        let count = (slot.start_of(1) as usize - at - HEADER) / ENTRY;
+        memory.0[at..at + 8].copy_from_slice(&MAGIC);
+        memory.0[at + 8..at + 16].copy_from_slice(&slot.log.to_le_bytes());
+        memory.0[at + 56..at + 60].copy_from_slice(&(count as u32).to_le_bytes());
+    }
+    assert!(load(&memory, &geometry).unwrap().is_none());
+    assert!(memory.1.get() < 8 * half, "{} bytes", memory.1.get());
+}
+
+#[test]
 fn halves_follow_each_other() {
     let geometry = Geometry::of_size(1 << 20);
-    let mut memory = Memory(SLOT.encode());
+    let mut memory = memory(SLOT.encode());
     append(&mut memory, 1, 0, SLOT.start_of(1), 103);
     append(&mut memory, 2, 0, SLOT.start_of(0), 105);
     let found = load(&memory, &geometry).unwrap().unwrap();
