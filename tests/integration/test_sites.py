@@ -58,10 +58,13 @@ def test_a_reverse_that_would_collide_with_another_mirror_is_refused(world: Worl
     world.initialized()
     lines = two_sites(f"{world.end('source')}2", world.end("source"), mirror_id="b2")
     (world.paths.mirrors / "other.toml").write_text(lines)
-    with pytest.raises(ConfigError, match="'home' and 'other' have the same destination"):
+    with pytest.raises(Refused, match="it is the destination of 'other'") as caught:
         world.service.reverse(NAME, yes=True)
+    assert "'mirrord delete other'" in caught.value.hint
     assert world.service.update(NAME).status == "unchanged"
     assert status_of(world.service)["source"] == world.end("source")
+    world.service.delete("other", yes=True, keep_snapshots=False)
+    assert world.service.reverse(NAME, yes=True).status == "done"
 
 
 @pytest.mark.in_process
