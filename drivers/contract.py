@@ -112,7 +112,7 @@ def _fencing(method: _Method) -> _Method:
 
 
 class Volume(abc.ABC):
-    """One volume at one location; does nothing until a method is called. What every role needs."""
+    """What every role needs of one volume. It does nothing until a method is called."""
 
     kind: ClassVar[str]
     capabilities: ClassVar[Capability]
@@ -126,7 +126,7 @@ class Volume(abc.ABC):
         #: The mirror for which the volume is changed, and the epoch of that decision; None: for
         #: none. Once the volume is in a later epoch, nothing is changed any more.
         self.fence: Fence | None = None
-        #: How its methods wait for others.
+        #: How its methods wait for others; the user of this object may set another.
         self.waiting = Waiting()
 
     def __init_subclass__(cls, **named: Any) -> None:
@@ -476,8 +476,8 @@ class Clones(Volume):
     def begin_test(self, place: str = "") -> VolumeFacts:
         """Create a writable copy of what a MIRROR shows: a separate LIVE volume that shares data
         with it; the mirror does not change. One copy at a time; called again, it returns that one.
-        place: its location; "" for one beside this volume's. Raises `NoSpace`, or `Refused` when
-        something else is there.
+        place: its location; "" for one beside this volume's. Returns its facts. Raises `NoSpace`,
+        or `Refused` when something else is there.
         """
 
     @changing

@@ -152,6 +152,11 @@ def other_copy(where: str, there: str) -> MirrordError:
     )
 
 
+def same_volume(where: str) -> MirrordError:
+    """Source and destination are one volume, perhaps under two names."""
+    return Refused("source and destination are the same volume", where=where)
+
+
 def other_mirror(where: str, mirror_id: str) -> MirrordError:
     """The destination belongs to another mirror."""
     return Refused(

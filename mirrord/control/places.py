@@ -7,7 +7,7 @@ import os
 from mirrord.core.errors import Refused
 from mirrord.core.model import Role, VolumeFacts
 from mirrord.drivers.contract import Driver
-from mirrord.drivers.refusals import not_empty, other_mirror
+from mirrord.drivers.refusals import not_empty, other_mirror, same_volume
 from mirrord.engine.mirror import Mirror, check_source
 
 
@@ -56,7 +56,7 @@ def _check_pair(source: VolumeFacts, sender: Driver, receiver: Driver) -> tuple[
     if destination.role is Role.MIRROR:
         raise not_empty(where, "it was left by a deleted mirror")
     if destination.identity and destination.identity == source.identity:
-        raise Refused("source and destination are the same volume", where=where)
+        raise same_volume(where)
     if destination.role is Role.LIVE:
         raise not_empty(where, "it is a live volume")
     if destination.role is Role.FOREIGN:

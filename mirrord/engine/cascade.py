@@ -13,6 +13,7 @@ from mirrord.core.relationship import Intent
 from mirrord.core.results import Result
 from mirrord.core.states import Verb
 from mirrord.drivers.contract import Driver
+from mirrord.drivers.refusals import same_volume
 from mirrord.engine import pinning, plan, recovery, relation
 from mirrord.engine.members import Members
 from mirrord.engine.mirror import Mirror, check_source
@@ -146,7 +147,7 @@ def change_source(mirror: Mirror, endpoint: Endpoint, driver: Driver) -> Result:
         if new.role is Role.MIRROR:
             _refuse_ring(mirror, endpoint)
         if new.identity and new.identity == facts.identity:  # under another name
-            raise Refused("source and destination are the same volume", where=str(source))
+            raise same_volume(str(source))
         here, there = source.snapshots(), mirror.destination.snapshots()
         base = plan.find_base(mirror.name, here, there, facts.shown or facts.origin or "")
         if isinstance(base, plan.Conflict):

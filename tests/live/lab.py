@@ -103,6 +103,12 @@ class End:
         except (OSError, ValueError):
             return None
 
+    def memory(self, field: str = "VmRSS") -> int:
+        """Bytes that the process has in memory; VmHWM: the most that it had."""
+        assert self.process is not None
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return next(int(line.split()[1]) << 10 for line in status.splitlines() if field in line)
+
     def is_state(self, state: str) -> bool:
         status = self.status()
         return status is not None and status.get("state") == state

@@ -16,16 +16,11 @@ from pathlib import Path
 import pytest
 
 from tests.live.lab import Client, End, Pair, Proxy, stamp, wait_until
+from tests.live.peers import crc32c
 from tests.support.mounts import unmount
 from tests.support.ports import free_port
 
 MIB = 1 << 20
-
-
-def _resident(end: End) -> int:
-    assert end.process is not None
-    status = Path(f"/proc/{end.process.pid}/status").read_text()
-    return next(int(line.split()[1]) << 10 for line in status.splitlines() if "VmRSS" in line)
 
 
 def _descriptors(end: End) -> int:
@@ -42,7 +37,7 @@ def test_garbage_takes_neither_memory_nor_descriptors_nor_time(pair: Pair) -> No
     pair.primary.options = ["--buffers", str(buffers)]
     pair.start()
     chance = random.Random(9)
-    before = _descriptors(pair.primary), _resident(pair.primary)
+    before = _descriptors(pair.primary), pair.primary.memory()
     good = b"\0\0\0\3" + struct.pack(">8sIIIH", b"IHAVEOPT", 7, 6, 0, 0)
     with Client(pair.primary) as client:
         for number in range(600):
@@ -57,7 +52,7 @@ def test_garbage_takes_neither_memory_nor_descriptors_nor_time(pair: Pair) -> No
         assert client.write(0, stamp(0, 1)) == 0
         assert time.monotonic() - start < 15
     wait_until(lambda: _descriptors(pair.primary) <= before[0] + 1, "connections to be closed")
-    assert _resident(pair.primary) < before[1] + buffers + 20 * MIB
+    assert pair.primary.memory() < before[1] + buffers + 20 * MIB
     pair.wait_in_sync()
 
 
@@ -88,7 +83,7 @@ def stuck(pair: Pair) -> Iterator[list[Client]]:
 
 
 def test_requests_share_one_bound(pair: Pair, stuck: list[Client]) -> None:
-    before = _resident(pair.primary)
+    before = pair.primary.memory()
     for client in stuck:
         client.socket.setblocking(False)
         head = struct.pack(">IHHQQI", 0x25609513, 0, 1, 1, 0, 8 * MIB)
@@ -102,19 +97,19 @@ def test_requests_share_one_bound(pair: Pair, stuck: list[Client]) -> None:
                 time.sleep(0.001)
     # Seven of eight MiB, of eight clients.
     assert list(left.values()).count(0) in (7, 8)
-    assert _resident(pair.primary) < before + 110 * MIB
+    assert pair.primary.memory() < before + 110 * MIB
     # The others are read when those are gone.
     for client in stuck[:10]:
         client.socket.close()
     with Client(pair.primary) as other:
         assert other.write(0, stamp(0, 1)) == 0
-    wait_until(lambda: _resident(pair.primary) < before + 60 * MIB, "the memory to be free again")
+    wait_until(lambda: pair.primary.memory() < before + 60 * MIB, "the memory to be free again")
 
 
 def test_answers_that_nobody_reads_are_bounded(pair: Pair) -> None:
     pair.primary.options = ["--buffers", str(16 * MIB)]
     pair.start()
-    before = _resident(pair.primary)
+    before = pair.primary.memory()
     with Client(pair.primary) as greedy:
         greedy.socket.settimeout(30)
         # In tens: a socket takes fewer small messages that are not read than these are.
@@ -123,7 +118,7 @@ def test_answers_that_nobody_reads_are_bounded(pair: Pair) -> None:
             greedy.socket.sendall(b"".join(requests[first : first + 10]))
             time.sleep(0.01)
         time.sleep(1)
-        assert _resident(pair.primary) < before + 60 * MIB
+        assert pair.primary.memory() < before + 60 * MIB
         # All of them are answered once they are read.
         for _ in range(120):
             code = struct.unpack(">IIQ", greedy._read(16))[1]
@@ -189,21 +184,12 @@ def test_a_peer_of_another_version_is_refused_by_name(pair: Pair) -> None:
     pair.start()
     head = bytearray(64)
     struct.pack_into("<4sBBHQ", head, 0, b"MLF1", 16, 0, 9, 1)
-    struct.pack_into("<I", head, 60, _crc32c(bytes(head[:60])))
+    struct.pack_into("<I", head, 60, crc32c(bytes(head[:60])))
     with socket.create_connection(("127.0.0.1", pair.secondary.link_port), timeout=10) as other:
         other.sendall(head)
         assert other.recv(10) == b""
     assert "the peer speaks version 9 of the live protocol, this end 1" in _log(pair.secondary)
     pair.wait_in_sync()
-
-
-def _crc32c(data: bytes) -> int:
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
 
 
 def test_an_image_that_grows_is_reported_and_served_as_before(pair: Pair) -> None:

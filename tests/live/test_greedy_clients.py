@@ -14,16 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.lab import Client, End, Pair, stamp, wait_until
+from tests.live.lab import Client, Pair, stamp, wait_until
 
 MIB = 1 << 20
-
-
-def _memory(end: End, name: str) -> int:
-    """name: VmRSS, or VmHWM, the most that there was."""
-    assert end.process is not None
-    status = Path(f"/proc/{end.process.pid}/status").read_text()
-    return next(int(line.split()[1]) << 10 for line in status.splitlines() if name in line)
 
 
 def _request(kind: int, cookie: int, offset: int, length: int) -> bytes:
@@ -68,7 +61,7 @@ def test_reads_that_wait_take_no_more_memory_than_the_bound(pair: Pair) -> None:
         pair.secondary.start()
         pair.wait_in_sync()
         time.sleep(1)
-        assert _memory(pair.primary, "VmHWM") < 80 * MIB
+        assert pair.primary.memory("VmHWM") < 80 * MIB
         for _ in range(60):
             assert struct.unpack(">IIQ", client._read(16))[1] == 0
             client._read(8 * MIB)
@@ -90,12 +83,12 @@ def test_small_writes_of_one_client_leave_time_for_the_others(pair: Pair) -> Non
 
 def test_the_memory_of_a_large_write_is_not_kept(pair: Pair) -> None:
     pair.start()
-    before = _memory(pair.primary, "VmRSS")
+    before = pair.primary.memory()
     with contextlib.ExitStack() as clients:
         for _ in range(20):
             client = clients.enter_context(Client(pair.primary))
             assert client.write(0, bytes(8 * MIB)) == 0
-        wait_until(lambda: _memory(pair.primary, "VmRSS") < before + 40 * MIB, "free memory")
+        wait_until(lambda: pair.primary.memory() < before + 40 * MIB, "free memory")
 
 
 @pytest.mark.nightly

@@ -13,7 +13,6 @@ import pytest
 from tests.live import peers
 from tests.live.lab import VOLUME, End, wait_until
 from tests.live.peers import Peer, Replica, begin, connected, frame, hello
-from tests.live.test_greedy_clients import _memory
 
 MIB = 1 << 20
 HUGE = (1 << 64) - 1
@@ -114,8 +113,8 @@ def test_data_that_the_primary_does_not_read_is_bounded(secondary: End) -> None:
             for _ in range(64):
                 peer.send(*fetches)
         time.sleep(1)
-        assert _memory(secondary, "VmHWM") < 80 * MIB
-    wait_until(lambda: _memory(secondary, "VmRSS") < 40 * MIB, "the memory to be free again")
+        assert secondary.memory("VmHWM") < 80 * MIB
+    wait_until(lambda: secondary.memory() < 40 * MIB, "the memory to be free again")
 
 
 @pytest.mark.parametrize("kind", [peers.FETCH, peers.MAP_REQUEST, peers.HELLO])

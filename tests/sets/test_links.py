@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -76,9 +76,11 @@ def test_a_crash_in_a_commit_over_a_link_is_finished_by_the_next_update(
 
 @pytest.fixture
 def blocks(tmp_path: Path) -> Iterator[SetWorld]:
-    yield from initialized("lab_block", tmp_path)
+    with initialized("lab_block", tmp_path) as made:
+        yield made
 
 
+@contextmanager
 def initialized(kind: str, tmp_path: Path) -> Iterator[SetWorld]:
     with three(kind, tmp_path) as lab:
         made = SetWorld(lab, tmp_path / "home")
@@ -89,7 +91,7 @@ def initialized(kind: str, tmp_path: Path) -> Iterator[SetWorld]:
 
 @pytest.mark.parametrize("kind", ["lab_block", "lab_btrfs"])
 def test_sets_go_on_to_a_third_place(kind: str, tmp_path: Path) -> None:
-    for world in initialized(kind, tmp_path):
+    with initialized(kind, tmp_path) as world:
         pairs = [
             (str(one.destination), beside(lab.destination(), f"far-{name}"))
             for lab, one, name in zip(world.lab.labs, world.lab.pairs(), NAMES, strict=True)

@@ -26,10 +26,14 @@ pub struct Hello {
     pub sessions: Option<RangeInclusive<u64>>,
 }
 
-/// No end counts so far in its life: what is further ahead than this is not another end's count.
+/// No end counts this far in its life.
 const AHEAD_MAX: u64 = 1 << 32;
 
-/// Whether another end's count can be: taken over, one that cannot would leave no room to count on.
+/// What is said of an end that sends one which is not possible.
+pub const IMPOSSIBLE: &str = "the other end's epoch, generation or session number is too high";
+
+/// Whether another end can have counted to this. Otherwise, if it were taken over, there might be no
+/// higher number.
 pub fn is_possible(theirs: u64, mine: u64) -> bool {
     theirs <= mine.saturating_add(AHEAD_MAX)
 }
@@ -81,7 +85,7 @@ impl Hello {
         out
     }
 
-    /// Whether an end with this record can count what this greeting says.
+    /// Whether the numbers of this greeting are possible for the other end of one with this record.
     pub fn is_possible(&self, mine: &Record) -> bool {
         let sessions = self.sessions.as_ref().map_or(0, |it| *it.end());
         is_possible(self.epoch, mine.epoch)

@@ -308,15 +308,15 @@ fn claimed(sector: &[u8]) -> Option<u64> {
     data.checked_add(HEADER as u64 + u64::from(count) * ENTRY as u64)
 }
 
-/// The newest of the batches between `at` and `end`, wherever they begin: generation and number.
-/// The data of a batch may look like another one; when that would have more read than there is,
-/// the newest is taken to be one that nobody wrote.
+/// The newest generation of the batches between `at` and `end`, wherever they begin. The data of a
+/// batch may look like another one; if that would have more read than there is, the answer is the
+/// highest number.
 fn newest(
     backend: &dyn Backend,
     geometry: &Geometry,
     slot: &Slot,
     (mut at, end): (u64, u64),
-) -> io::Result<Option<(u64, u64)>> {
+) -> io::Result<Option<u64>> {
     let mut newest = None;
     let mut budget = 2 * (end - at);
     let mut piece = vec![0; 1 << 20];
@@ -328,11 +328,11 @@ fn newest(
             let place = (at + index as u64 * ALIGN, end);
             let Some(left) = budget.checked_sub(claimed(sector).unwrap_or(0).min(end - place.0))
             else {
-                return Ok(Some((u64::MAX, 0)));
+                return Ok(Some(u64::MAX));
             };
             budget = left;
             let found = batch(backend, geometry, slot, place)?;
-            newest = newest.max(found.map(|(place, ..)| (place.generation, place.number)));
+            newest = newest.max(found.map(|(place, ..)| place.generation));
         }
         at += length as u64;
     }
@@ -351,7 +351,7 @@ fn is_damaged(
     let start = slot.start_of(index);
     let at = half.as_ref().map_or(start, |half| half.next);
     let newest = newest(backend, geometry, slot, (at, start + slot.half))?;
-    Ok(newest.is_some_and(|(generation, _)| match half {
+    Ok(newest.is_some_and(|generation| match half {
         Some(half) => generation >= half.generation,
         None => other.is_none_or(|other| generation > other),
     }))

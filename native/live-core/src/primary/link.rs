@@ -5,11 +5,10 @@ use super::writes::SentKind;
 use super::{Link, Primary, State, Step};
 use crate::fault::Fault;
 use crate::frame::{Class, Frame};
-use crate::hello::{Begin, Hello};
+use crate::hello::{Begin, Hello, IMPOSSIBLE};
 use crate::io::Action;
 use crate::types::{Failure, Mode, Phase, Role, Time, SECOND};
 
-const IMPOSSIBLE: &str = "the other end counts further than any end can have counted";
 /// Characters that are kept of a reason that the other end gives.
 const REASON_MAX: usize = 400;
 

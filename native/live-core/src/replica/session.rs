@@ -3,7 +3,7 @@
 use super::{Busy, Commit, Replica};
 use crate::fault::Fault;
 use crate::frame::{Class, Frame, FLAG, HEADER};
-use crate::hello::{is_possible, Begin, Hello};
+use crate::hello::{is_possible, Begin, Hello, IMPOSSIBLE};
 use crate::io::{Action, File, Outcome, Token};
 use crate::side;
 use crate::types::{Failure, Phase, Range, Role};
@@ -64,7 +64,7 @@ impl Replica {
         }
     }
 
-    /// What it counts on with can be.
+    /// Whether it is complete, and its numbers are possible.
     fn is_sound(&self, begin: &Frame) -> bool {
         let generation = match Begin::decode(&begin.payload) {
             Some(Begin::Initial { generation }) => generation,
@@ -84,7 +84,7 @@ impl Replica {
             return;
         };
         if !is_possible(theirs.epoch, self.record.epoch) {
-            self.hang_up("the primary's epoch cannot be", out);
+            self.hang_up(IMPOSSIBLE, out);
             return;
         }
         if theirs.role == Role::Primary {
@@ -254,8 +254,7 @@ impl Replica {
         }
     }
 
-    /// Sends the blocks that this end changed as a primary: once, if it is asked for them more often
-    /// than it gets to read what it is asked.
+    /// Sends the blocks that this end changed as a primary, once for all that ask for them in a turn.
     pub(super) fn send_map(&mut self, out: &mut Vec<Action>) {
         if std::mem::replace(&mut self.is_mapped, true) {
             return;

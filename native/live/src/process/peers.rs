@@ -48,8 +48,8 @@ impl Process {
         }
     }
 
-    /// More was received from the primary than this end should hold, or less
-    /// is read by it than it asked for.
+    /// This end holds more than it should: of what the primary sent, or of answers that the primary
+    /// does not read.
     pub(super) fn is_behind(&self) -> bool {
         match &self.machine {
             Machine::Replica(replica) => {
