@@ -77,7 +77,7 @@ class Daemon:
 
     def rows(self) -> list[dict[str, Any]]:
         lines = self.get(f"/{VERSION}/status", "{}").splitlines()
-        return list(json.loads(lines[-1])["value"])
+        return list(json.loads(lines[-1])["result"])
 
     def runs(self) -> dict[str, float]:
         """Successful runs, by mirror."""
