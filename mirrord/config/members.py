@@ -127,10 +127,11 @@ _INSTEAD = {
 
 def check(definitions: Sequence[Definition]) -> None:
     """`ConfigError` when the members of a mirror conflict with each other."""
+    feeding = {pair.destination: one for one in definitions for pair in one.pairs}
     for definition in definitions:
         _check_names(definition)
         _check_places(definition)
-        _check_sources(definition, definitions)
+        _check_sources(definition, feeding)
 
 
 def _check_names(definition: Definition) -> None:
@@ -164,13 +165,16 @@ def _check_places(definition: Definition) -> None:
                 )
 
 
-def _check_sources(definition: Definition, others: Sequence[Definition]) -> None:
-    """A cascaded mirror must use all members of the first mirror, in its order: its sets."""
+def _check_sources(definition: Definition, feeding: Mapping[Endpoint, Definition]) -> None:
+    """A cascaded mirror must use all members of the first mirror, in its order: its sets.
+
+    feeding: the mirror that has a volume as its destination.
+    """
     sources = [one.source for one in definition.pairs]
-    for other in others:
+    for other in filter(None, map(feeding.get, sources)):
         destinations = [one.destination for one in other.pairs]
-        shared = [str(one) for one in sources if one in destinations]
-        if shared and sources != destinations:
+        if sources != destinations:
+            shared = [str(one) for one in sources if one in destinations]
             raise ConfigError(
                 "only some members of another mirror's destination are sources of this one",
                 where=definition.file or definition.name,
