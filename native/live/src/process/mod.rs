@@ -85,6 +85,16 @@ impl Conn {
             Conn::Outgoing(stream) | Conn::Incoming(stream) | Conn::Control(stream) => stream,
         }
     }
+
+    /// It has not said what it is for. is_link: its greeting was accepted.
+    fn is_strange(&self, is_link: bool) -> bool {
+        match self {
+            Conn::Client(client) => client.session.is_negotiating(),
+            Conn::Incoming(_) => !is_link,
+            Conn::Outgoing(stream) => stream.is_handshaking(),
+            Conn::Control(_) => false,
+        }
+    }
 }
 
 pub struct Process {
@@ -304,7 +314,7 @@ impl Process {
             let is_wanted = door != Door::Clients || is_primary && self.is_allowed(from);
             let key = self.key();
             let registered = socket.register(self.poll.registry(), Key(key));
-            if !is_wanted || self.is_crowded(door) || registered.is_err() {
+            if !is_wanted || registered.is_err() || !self.has_room(door) {
                 continue;
             }
             let mut stream = Stream::new(socket);

@@ -10,12 +10,7 @@ impl Process {
     pub(super) fn drop_strangers(&mut self) {
         let incoming = self.incoming;
         for (key, conn) in &mut self.conns {
-            let is_strange = match conn {
-                Conn::Client(client) => client.session.is_negotiating(),
-                Conn::Incoming(_) => incoming != Some(*key),
-                Conn::Outgoing(stream) => stream.is_handshaking(),
-                Conn::Control(_) => false,
-            };
+            let is_strange = conn.is_strange(incoming == Some(*key));
             let stream = conn.stream();
             stream.closed |= is_strange && stream.born.elapsed() > GREETING;
         }
