@@ -60,6 +60,8 @@ const RECONNECT: Duration = Duration::from_millis(250);
 const CONNECTIONS_MAX: usize = 256;
 /// How long a connection may take to say what it is for.
 const GREETING: Duration = Duration::from_secs(20);
+/// Between two lines about connections that fail.
+const COMPLAINTS: Duration = Duration::from_secs(1);
 const EVENTS_KEPT: usize = 1000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,8 +134,8 @@ pub struct Process {
     pub(crate) next_event: u64,
     /// Since the start, to the other end.
     pub(crate) traffic: Traffic,
-    /// What was wrong with the last connection that failed.
-    complaint: String,
+    /// When something was last wrong with a connection, and what.
+    complaint: Option<(Instant, String)>,
     /// The size of the image that was last reported as another than it had; Some(None): it is gone.
     odd_size: Option<Option<u64>>,
     /// The bytes of the image when it was opened.
@@ -189,7 +191,7 @@ impl Process {
             events: VecDeque::new(),
             next_event: 1,
             traffic: Traffic::default(),
-            complaint: String::new(),
+            complaint: None,
             odd_size: None,
             size,
             is_looking: false,
