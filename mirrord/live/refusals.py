@@ -32,7 +32,7 @@ def nobody_serves(name: str, reading: LiveReading, source: str, destination: str
     hint = f"'mirrord status {name}' shows both ends."
     if reading.destination is not None and reading.destination.role == "secondary":
         hint += f" Without the source: 'mirrord break {name}'."
-    elif reading.source is not None and reading.source.role == "fenced":
+    elif reading.source is not None and reading.source.role in ("fenced", "primary"):
         hint += (
             f" Without the destination: 'mirrord delete {name} --yes' (both images are kept), then "
             "create the mirror again, from the source."

@@ -190,3 +190,15 @@ def test_a_map_names_each_block_once(program: Path, tmp_path: Path) -> None:
     finally:
         end.kill()
         replica.listener.close()
+
+
+def test_strangers_do_not_fill_the_log(secondary: End) -> None:
+    sound = frame(peers.HELLO)
+    for version in range(2, 202):
+        head = sound[:6] + version.to_bytes(2, "little") + sound[8 : peers.HEADER - 4]
+        with connected(secondary.link_port) as stranger:
+            stranger.send(head + peers.crc32c(head).to_bytes(4, "little"))
+            with pytest.raises(ConnectionResetError):
+                stranger.receive()
+    assert (secondary.folder / "log").read_text().count("speaks version") in range(1, 20)
+    assert len(secondary.ask("events 0")) < 20

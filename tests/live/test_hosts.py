@@ -114,12 +114,17 @@ def test_failover_with_an_older_catalogue_that_does_not_know_of_a_reverse(remote
     qemu_io(home.uri(), "read -P 1 0 64k")
 
 
-def test_a_fenced_source_is_free_without_the_other_host(remote: Remote) -> None:
+@pytest.mark.parametrize("role", ["fenced", "primary"])
+def test_a_source_is_free_without_the_other_host(remote: Remote, role: str) -> None:
+    """Also one that does not know of the break."""
     remote.initialize()
-    assert "is fenced" in remote.home.run("break", "db")
+    if role == "primary":
+        remote.source.kill()
+    assert ("is fenced" in remote.home.run("break", "db")) == (role == "fenced")
+    remote.destination.kill()
     remote.sshd.stop()
     said = remote.home.run("serve", "db", status=1)
-    assert f"{remote.ends[0]}: fenced" in said and f"{remote.ends[1]}: it does not answer" in said
+    assert f"{remote.ends[0]}: {role}" in said and f"{remote.ends[1]}: it does not answer" in said
     assert "Without the destination: 'mirrord delete db --yes' (both images are kept)" in said
     said = remote.home.run("delete", "db", "--yes")
     assert f"{remote.ends[1]} was not cleaned up" in said

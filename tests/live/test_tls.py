@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import subprocess
@@ -147,6 +148,26 @@ def test_renewed_certificates_count_without_a_restart(pair: Pair, authority: Aut
     pair.secondary.start()
     pair.wait_in_sync()
     assert pair.primary.process.pid == before[0]
+
+
+def test_connections_that_say_nothing_do_not_keep_the_other_end_out(
+    pair: Pair, authority: Authority
+) -> None:
+    _secure(pair, authority)
+    proxy = Proxy(pair.secondary.link_port)
+    pair.primary.peer = f"127.0.0.1:{proxy.port}"
+    pair.start()
+    address = ("127.0.0.1", pair.secondary.link_port)
+    with contextlib.ExitStack() as stack:
+        proxy.cut()
+        wait_until(lambda: pair.primary.is_state("holding"), "the cut")
+        for _ in range(300):
+            stack.enter_context(socket.create_connection(address, timeout=5))
+        proxy.heal()
+        pair.wait_in_sync()
+    status = pair.primary.status()
+    assert status is not None and status["left_sync"] == 0
+    proxy.close()
 
 
 def _served(pair: Pair, authority: Authority) -> int:

@@ -39,10 +39,11 @@ pub enum Fault {
     InSyncClaimed,
     MergeAcrossBarrier,
     MergedUnitTorn,
+    LossForgotten,
 }
 
 impl Fault {
-    pub const ALL: [Fault; 36] = [
+    pub const ALL: [Fault; 37] = [
         Fault::AckBeforePeer,
         Fault::AckBeforeLocal,
         Fault::PrimaryWinsAfterPowerCut,
@@ -79,6 +80,7 @@ impl Fault {
         Fault::InSyncClaimed,
         Fault::MergeAcrossBarrier,
         Fault::MergedUnitTorn,
+        Fault::LossForgotten,
     ];
 
     /// It shows in `semi-sync` only.

@@ -1,5 +1,5 @@
-//! `live-sim [--seeds N] [--from SEED] [--fault NAME] [--plans semi]`: random schedules, of
-//! `semi-sync` with `--plans semi`; prints the first one that violates a property, reduced. `--faults N`: how soon each seeded fault is noticed.
+//! `live-sim [--seeds N] [--from SEED] [--fault NAME] [--plans KIND]`: random schedules; KIND is
+//! `semi` (semi-sync) or `records` (the disks of the records fail); prints the first one that violates a property, reduced. `--faults N`: how soon each seeded fault is noticed.
 //! `--exhaustive sampled|all`: two writes, two crashes and a cut, at every event.
 
 use mirrord_live_core::fault::Fault;
@@ -19,16 +19,14 @@ fn main() -> ExitCode {
         match name.as_str() {
             "--seeds" => seeds = value.parse().unwrap_or(seeds),
             "--plans" if value == "semi" => random = Plan::semi,
+            "--plans" if value == "records" => random = Plan::records,
             "--from" => from = value.parse().unwrap_or(from),
             "--faults" => {
                 for fault in Fault::ALL {
                     let limit: u64 = value.parse().unwrap_or(seeds);
-                    let random = match fault.is_of_semi() {
-                        true => Plan::semi,
-                        false => Plan::random,
-                    };
                     let found = (from..from + limit).find_map(|seed| {
-                        let problem = shrink::violation(&random(seed), Some(fault))?;
+                        let plan = Plan::showing(fault)(seed);
+                        let problem = shrink::violation(&plan, Some(fault))?;
                         Some(format!("schedule {seed}: {problem}"))
                     });
                     println!("{fault:?}: {}", found.unwrap_or("NOT NOTICED".into()));

@@ -2,6 +2,8 @@
 
 use crate::disk::Loss;
 use crate::rng::Rng;
+use mirrord_live_core::fault::Fault;
+use mirrord_live_core::io::File;
 use mirrord_live_core::types::{Geometry, Mode, Time, Window};
 
 pub const MILLISECOND: Time = 1000;
@@ -54,6 +56,12 @@ pub enum Op {
     },
     FailSync {
         node: usize,
+    },
+    /// The next write to one of the records, or their next sync, fails.
+    FailRecords {
+        node: usize,
+        file: File,
+        sync: bool,
     },
     FailReserve,
     /// The secondary's redo log is lost, all but its first bytes; its process starts again.
@@ -347,6 +355,41 @@ impl Plan {
             plan.within = (2 + rng.below(200)) * MILLISECOND;
         }
         plan.merge_above = [0, 1 << 10, 4 << 10, u64::MAX][rng.below(4) as usize];
+        plan.steps.sort_by_key(|step| step.at);
+        plan
+    }
+
+    /// What makes the plans in which a seeded fault shows.
+    pub fn showing(fault: Fault) -> fn(u64) -> Plan {
+        match fault {
+            Fault::LossForgotten => Plan::records,
+            _ if fault.is_of_semi() => Plan::semi,
+            _ => Plan::random,
+        }
+    }
+
+    /// A random plan of one kind or the other in which the records' disks fail, too.
+    pub fn records(seed: u64) -> Plan {
+        let mut plan = match seed % 2 {
+            0 => Plan::random(seed),
+            _ => Plan::semi(seed),
+        };
+        let mut rng = Rng::new(seed ^ 0x7e_c0_4d);
+        let last = plan.steps.last().map_or(0, |step| step.at);
+        for _ in 0..1 + rng.below(4) {
+            let files = [File::Tracking, File::Tracking, File::Side, File::Log];
+            let (node, file) = (rng.below(2) as usize, files[rng.below(4) as usize]);
+            let (at, sync) = (rng.below(last + 1), !rng.once_in(3));
+            plan.steps.push(Step {
+                at,
+                op: Op::FailRecords { node, file, sync },
+            });
+            if rng.once_in(2) {
+                // One disk has both.
+                let op = Op::FailSync { node };
+                plan.steps.push(Step { at, op });
+            }
+        }
         plan.steps.sort_by_key(|step| step.at);
         plan
     }

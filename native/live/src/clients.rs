@@ -141,7 +141,7 @@ impl Process {
                 Parsed::Broken(problem) => {
                     client.stream.flush();
                     client.stream.closed = true;
-                    self.log(format!("client: {problem}; connection closed"));
+                    self.complain(format!("client: {problem}; connection closed"));
                     return;
                 }
             }

@@ -405,6 +405,9 @@ impl Primary {
 
     /// Heartbeats, and what a deadline brings.
     pub(super) fn tick(&mut self, out: &mut Vec<Action>) {
+        // A restart has to find that the disk failed.
+        let is_noted = self.saved.boot == self.record.boot || self.is_faulty(Fault::LossForgotten);
+        self.record_changed |= self.state == State::Failed && !is_noted;
         let quiet = self.now.saturating_sub(self.last_heard);
         if self.link != Link::Down {
             if quiet > self.settings.timeout && !self.is_faulty(Fault::StalledLinkUnseen) {

@@ -79,6 +79,8 @@ enum Busy {
     Noting,
     /// A redo log that begins after this operation is being opened.
     Opening(u64),
+    /// A sync of the image failed, and the record does not say so yet.
+    Losing,
 }
 
 pub struct Replica {
@@ -259,6 +261,7 @@ impl Replica {
                 }
                 self.show_life();
                 self.retry_redo(out);
+                self.note_loss(out);
                 self.note_sync(out);
             }
             Event::Turn => {
@@ -277,6 +280,10 @@ impl Replica {
             Token::Tracking => match self.journal.done(&outcome, out) {
                 Ok(Some(commit)) => self.committed(commit, out),
                 Ok(None) => {}
+                // Started again from this record, it would not know: the next tick tries again.
+                Err(_) if self.busy == Busy::Losing && !self.is_faulty(Fault::LossForgotten) => {
+                    self.report_break(out);
+                }
                 Err(problem) => self.fail(&problem, out),
             },
             Token::Verify(osn) => self.compared(osn, outcome, out),
@@ -392,20 +399,26 @@ impl Replica {
     /// Starts again from the files. A break that is in progress can be asked for again.
     fn reopen(&mut self, out: &mut Vec<Action>) {
         if !self.is_over {
-            if !self.breaking.is_no() {
-                let problem = match self.record.phase {
-                    Phase::Empty => self.problem.clone(),
-                    _ => format!(
-                        "the break failed: {}; repair the disk of this end, then run break again",
-                        self.problem
-                    ),
-                };
-                out.push(Action::Report(Err(problem)));
-            }
+            self.report_break(out);
             self.report_failure(Failure::Io, out);
             self.is_over = true;
             out.push(Action::Reopen);
         }
+    }
+
+    /// A break that is in progress failed.
+    fn report_break(&mut self, out: &mut Vec<Action>) {
+        if std::mem::replace(&mut self.breaking, Breaking::No).is_no() {
+            return;
+        }
+        let problem = match self.record.phase {
+            Phase::Empty => self.problem.clone(),
+            _ => format!(
+                "the break failed: {}; repair the disk of this end, then run break again",
+                self.problem
+            ),
+        };
+        out.push(Action::Report(Err(problem)));
     }
 
     pub fn record(&self) -> &Record {

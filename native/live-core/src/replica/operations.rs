@@ -146,9 +146,15 @@ impl Replica {
     pub(super) fn image_sync_failed(&mut self, failure: Failure, out: &mut Vec<Action>) {
         self.problem = format!("sync of the image failed: {failure:?}");
         self.report_failure(failure, out);
-        self.busy = Busy::Settling;
+        self.busy = Busy::Losing;
         self.record.boot = [0; 16];
-        self.save_record(Commit::Lost, out);
+        self.note_loss(out);
+    }
+
+    pub(super) fn note_loss(&mut self, out: &mut Vec<Action>) {
+        if self.busy == Busy::Losing && self.journal.is_idle() {
+            self.save_record(Commit::Lost, out);
+        }
     }
 
     pub(super) fn synced(&mut self, outcome: &Outcome, out: &mut Vec<Action>) {

@@ -27,7 +27,8 @@ impl World {
             } => self.client_write(sector, sectors, false, Some(punch)),
             Op::Flush => self.client_flush(),
             Op::Kill { node, down } => {
-                if !matches!(self.nodes[node].machine, Machine::Down) {
+                let is_down = matches!(self.nodes[node].machine, Machine::Down);
+                if !is_down && !self.is_noting_loss(node) {
                     self.kill(node);
                     self.at(self.now + down, What::Start { node });
                 }
@@ -69,6 +70,9 @@ impl World {
             Op::Demote => (0..2).for_each(|node| self.demote(node)),
             Op::FailWrite { node } => self.nodes[node].fail_write = true,
             Op::FailSync { node } => self.nodes[node].fail_sync = true,
+            Op::FailRecords { node, file, sync } => {
+                self.nodes[node].fail_records = Some((file, sync));
+            }
             Op::LoseLog { kept, down } => self.lose_log(kept, down),
             Op::FailReserve => (0..2).for_each(|node| self.nodes[node].fail_reserve = true),
             Op::Peek { cut } => self.peek(cut),

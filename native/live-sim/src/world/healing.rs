@@ -12,6 +12,7 @@ impl World {
             self.nodes[node].fail_write = false;
             self.nodes[node].fail_sync = false;
             self.nodes[node].fail_reserve = false;
+            self.nodes[node].fail_records = None;
         }
         let until = self.now + HEAL_WITHIN;
         let mut next_help = self.now;
@@ -61,8 +62,10 @@ impl World {
             match &self.nodes[node].machine {
                 Machine::Primary(primary) => {
                     if primary.state() == State::Failed {
-                        self.kill(node);
-                        self.at(self.now, What::Start { node });
+                        if !self.is_noting_loss(node) {
+                            self.kill(node);
+                            self.at(self.now, What::Start { node });
+                        }
                     } else if primary.record().mode != Mode::Sync {
                         self.set_mode(node, Mode::Sync);
                     }

@@ -76,6 +76,8 @@ pub(crate) struct Node {
     fail_write: bool,
     fail_sync: bool,
     fail_reserve: bool,
+    /// A file of the records; true: its sync fails.
+    fail_records: Option<(File, bool)>,
     /// When it last needed the other end's data, for which it waits without limit.
     needed_peer: Time,
     /// Writes that were handed to the disk and are not done.
@@ -204,6 +206,7 @@ impl World {
             fail_write: false,
             fail_sync: false,
             fail_reserve: false,
+            fail_records: None,
             needed_peer: 0,
             inflight: BTreeMap::new(),
         };

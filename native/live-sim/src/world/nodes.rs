@@ -7,6 +7,8 @@ impl World {
         if !matches!(self.nodes[node].machine, Machine::Down) {
             return;
         }
+        let boot = [self.nodes[node].boot; 16];
+        self.forget_cached(node, boot);
         let record = match setup::read_record(&self.nodes[node].disk) {
             Ok(record) => record,
             Err(problem) => return self.fail(format!("node {node} can't start: {problem}")),
@@ -23,7 +25,6 @@ impl World {
         }
         self.nodes[node].life += 1;
         let life = self.nodes[node].life;
-        let boot = [self.nodes[node].boot; 16];
         let mut settings = settings();
         if self.plan.throttled {
             settings.copy_rate = 16 << 10;
@@ -37,9 +38,6 @@ impl World {
             self.prefix.freeze();
         }
         let mut out = Vec::new();
-        if record.boot != boot {
-            self.nodes[node].disk.forget(File::Image);
-        }
         let disk = &self.nodes[node].disk;
         self.nodes[node].machine = match record.role {
             Role::Primary => {
@@ -59,6 +57,34 @@ impl World {
         self.note(|| format!("node {node} starts"));
         self.execute(node, out);
         self.at(self.now, What::Tick { node, life });
+    }
+
+    /// As a process does it when it begins.
+    fn forget_cached(&mut self, node: usize, boot: [u8; 16]) {
+        let disk = &mut self.nodes[node].disk;
+        let is_lost = |disk: &Disk| setup::read_record(disk).is_ok_and(|it| it.boot != boot);
+        disk.forget(File::Side);
+        disk.forget(File::Log);
+        if !is_lost(disk) {
+            disk.forget(File::Tracking);
+        }
+        if is_lost(disk) {
+            disk.forget(File::Image);
+        }
+    }
+
+    /// A sync of the image failed, and a process that is killed now would not know (documented).
+    pub(super) fn is_noting_loss(&self, node: usize) -> bool {
+        let node = &self.nodes[node];
+        let record = match &node.machine {
+            Machine::Primary(primary) => primary.record(),
+            Machine::Replica(replica) => replica.record(),
+            _ => return false,
+        };
+        let boot = [node.boot; 16];
+        let mut disk = node.disk.clone();
+        disk.forget(File::Tracking);
+        record.boot != boot && setup::read_record(&disk).is_ok_and(|it| it.boot == boot)
     }
 
     /// The process ends; its memory is gone, the kernel's is not.
@@ -291,6 +317,22 @@ impl World {
                 target
                     .disk
                     .interrupt(File::Image, offset, &data, rng, Loss::Random);
+                failed
+            }
+            Io::Write(file, offset, data) if target.fail_records == Some((file, false)) => {
+                target.fail_records = None;
+                target
+                    .disk
+                    .interrupt(file, offset, &data, rng, Loss::Random);
+                failed
+            }
+            Io::Sync(file, _) if target.fail_records == Some((file, true)) => {
+                target.fail_records = None;
+                target.disk.failed(file, rng);
+                if rng.once_in(2) {
+                    // The kernel needs the memory.
+                    target.disk.forget(file);
+                }
                 failed
             }
             Io::Write(file, offset, data) => match target.disk.write(file, offset, &data) {

@@ -136,7 +136,7 @@ struct Pending {
     what: For,
     /// The range of the image that it changes.
     range: Option<Range>,
-    /// It changes a file.
+    /// It changes a file, or makes it durable.
     is_change: bool,
     bytes: usize,
 }
@@ -221,9 +221,9 @@ impl Executor {
         self.bytes
     }
 
-    /// Nothing changes a file any more, and no sync of the image is under way.
+    /// Nothing changes a file any more, and no sync is under way.
     pub fn is_drained(&self) -> bool {
-        self.changes == 0 && self.pace.syncs.is_empty()
+        self.changes == 0
     }
 
     /// A sync of the image failed, and who ordered it does not listen any more.
@@ -283,9 +283,9 @@ impl Executor {
                 (image(file).then_some(range), true, data.len())
             }
             Job::Zero(range, _) => (Some(*range), true, 0),
-            Job::Reserve(..) => (None, true, 0),
+            Job::Reserve(..) | Job::Sync(_) => (None, true, 0),
             Job::Read(_, _, data) => (None, false, data.len()),
-            Job::Sync(_) | Job::Size | Job::Extents(..) => (None, false, 0),
+            Job::Size | Job::Extents(..) => (None, false, 0),
         };
         if let Some(range) = range {
             assert!(self.changing.is_free(range), "{range:?} twice at a time");

@@ -153,8 +153,8 @@ fn a_sync_that_failed_unheard_makes_the_next_one_fail() {
         Executor::start(&files, Choice::Auto, poll.registry(), &waker, Key(1)).unwrap();
     executor.keep_failure(Failure::Io);
     let mut found = Vec::new();
-    for _ in 0..2 {
-        executor.queue(For::Machine(1, Token::Sync), Job::Sync(File::Image));
+    for file in [File::Image, File::Image, File::Tracking] {
+        executor.queue(For::Machine(1, Token::Sync), Job::Sync(file));
         assert_eq!(executor.is_drained(), found.is_empty());
         let before = found.len();
         while found.len() == before {
@@ -165,7 +165,7 @@ fn a_sync_that_failed_unheard_makes_the_next_one_fail() {
             thread::sleep(Duration::from_millis(1));
         }
     }
-    assert_eq!(found, [Some(Failure::Io), None]);
+    assert_eq!(found, [Some(Failure::Io), None, None]);
     assert!(executor.is_drained());
     std::fs::remove_file(path).unwrap();
 }

@@ -60,6 +60,8 @@ const RECONNECT: Duration = Duration::from_millis(250);
 const CONNECTIONS_MAX: usize = 256;
 /// How long a connection may take to say what it is for.
 const GREETING: Duration = Duration::from_secs(20);
+/// Between two lines about connections that fail.
+const COMPLAINTS: Duration = Duration::from_secs(1);
 const EVENTS_KEPT: usize = 1000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +85,16 @@ impl Conn {
         match self {
             Conn::Client(client) => &mut client.stream,
             Conn::Outgoing(stream) | Conn::Incoming(stream) | Conn::Control(stream) => stream,
+        }
+    }
+
+    /// It has not said what it is for. is_link: its greeting was accepted.
+    fn is_strange(&self, is_link: bool) -> bool {
+        match self {
+            Conn::Client(client) => client.session.is_negotiating(),
+            Conn::Incoming(_) => !is_link,
+            Conn::Outgoing(stream) => stream.is_handshaking(),
+            Conn::Control(_) => false,
         }
     }
 }
@@ -122,8 +134,8 @@ pub struct Process {
     pub(crate) next_event: u64,
     /// Since the start, to the other end.
     pub(crate) traffic: Traffic,
-    /// What was wrong with the last connection that failed.
-    complaint: String,
+    /// When something was last wrong with a connection, and what.
+    complaint: Option<(Instant, String)>,
     /// The size of the image that was last reported as another than it had; Some(None): it is gone.
     odd_size: Option<Option<u64>>,
     /// The bytes of the image when it was opened.
@@ -179,7 +191,7 @@ impl Process {
             events: VecDeque::new(),
             next_event: 1,
             traffic: Traffic::default(),
-            complaint: String::new(),
+            complaint: None,
             odd_size: None,
             size,
             is_looking: false,
@@ -304,7 +316,7 @@ impl Process {
             let is_wanted = door != Door::Clients || is_primary && self.is_allowed(from);
             let key = self.key();
             let registered = socket.register(self.poll.registry(), Key(key));
-            if !is_wanted || self.is_crowded(door) || registered.is_err() {
+            if !is_wanted || registered.is_err() || !self.has_room(door) {
                 continue;
             }
             let mut stream = Stream::new(socket);

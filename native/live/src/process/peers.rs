@@ -10,12 +10,7 @@ impl Process {
     pub(super) fn drop_strangers(&mut self) {
         let incoming = self.incoming;
         for (key, conn) in &mut self.conns {
-            let is_strange = match conn {
-                Conn::Client(client) => client.session.is_negotiating(),
-                Conn::Incoming(_) => incoming != Some(*key),
-                Conn::Outgoing(stream) => stream.is_handshaking(),
-                Conn::Control(_) => false,
-            };
+            let is_strange = conn.is_strange(incoming == Some(*key));
             let stream = conn.stream();
             stream.closed |= is_strange && stream.born.elapsed() > GREETING;
         }
@@ -86,7 +81,7 @@ impl Process {
                 Ok(None) => return,
                 Err(problem) => {
                     stream.closed = true;
-                    self.log(format!("link: {problem}; connection closed"));
+                    self.complain(format!("link: {problem}; connection closed"));
                     return;
                 }
             }
@@ -144,10 +139,12 @@ impl Process {
         }
     }
 
-    /// Logs what is wrong with a connection, but not again for each further attempt.
+    /// Logs what is wrong with a connection, but not again for each further attempt, and no more than
+    /// one line a second: anybody may connect.
     pub(crate) fn complain(&mut self, line: String) {
-        if self.complaint != line {
-            self.complaint.clone_from(&line);
+        let is_early = |(at, last): &(Instant, String)| *last == line || at.elapsed() < COMPLAINTS;
+        if !self.complaint.as_ref().is_some_and(is_early) {
+            self.complaint = Some((Instant::now(), line.clone()));
             self.log(line);
         }
     }

@@ -3,14 +3,26 @@
 use super::*;
 
 impl Process {
-    /// There are as many connections as this kind may have: clients do not keep commands out.
-    pub(super) fn is_crowded(&self, door: Door) -> bool {
-        let is_alike = |conn: &&Conn| match conn {
+    /// Whether this kind may have one more connection: clients do not keep commands out. Of those that
+    /// do not say what they are for, the oldest one makes room.
+    pub(super) fn has_room(&mut self, door: Door) -> bool {
+        let is_alike = |conn: &Conn| match conn {
             Conn::Client(_) => door == Door::Clients,
             Conn::Control(_) => door == Door::Control,
-            Conn::Outgoing(_) | Conn::Incoming(_) => door == Door::Link,
+            Conn::Incoming(_) => door == Door::Link,
+            Conn::Outgoing(_) => false,
         };
-        self.conns.values().filter(is_alike).count() >= CONNECTIONS_MAX
+        let alike = self.conns.iter().filter(|(_, conn)| is_alike(conn));
+        if alike.clone().count() < CONNECTIONS_MAX {
+            return true;
+        }
+        let mut strangers =
+            alike.filter(|(key, conn)| conn.is_strange(self.incoming == Some(**key)));
+        let oldest = strangers.next().map(|(key, _)| *key);
+        if let Some(key) = oldest {
+            self.forget(key);
+        }
+        oldest.is_some()
     }
 
     /// Listens for clients at one more address; it is no error when it does already.

@@ -1,0 +1,140 @@
+"""A disk that is gone for a moment: what was not synced is lost, and that is said once."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.live.lab import BLOCK, Client, End, Pair, stamp
+
+#: While the folder has a file of its name, a sync of the image or a write to the records fails. The
+#: image then has what it had at its last sync; the kernel says so once.
+_SHIM = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static int is_failing(int fd, const char *name)
+{
+    char link[64], path[4096], mark[4096];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(link, path, sizeof path - 1);
+    path[length < 0 ? 0 : length] = 0;
+    const char *last = strrchr(path, '/');
+    if (!last || strcmp(last + 1, name)) return -1;
+    snprintf(mark, sizeof mark, "%s/%s", getenv("DISK_FAILS"), name);
+    return !access(mark, F_OK);
+}
+
+ssize_t pwrite64(int fd, const void *from, size_t size, off64_t at)
+{
+    static ssize_t (*real)(int, const void *, size_t, off64_t);
+    if (!real) real = dlsym(RTLD_NEXT, "pwrite64");
+    if (is_failing(fd, "tracking") != 1) return real(fd, from, size, at);
+    errno = EIO;
+    return -1;
+}
+
+int fdatasync(int fd)
+{
+    static int (*real)(int);
+    static char lost;
+    char path[4096];
+    struct stat facts;
+    if (!real) real = dlsym(RTLD_NEXT, "fdatasync");
+    int failing = is_failing(fd, "image");
+    if (failing < 0) return real(fd);
+    if (!failing) lost = 0;
+    if (lost || fstat(fd, &facts)) return 0;
+    snprintf(path, sizeof path, "%s/durable", getenv("DISK_FAILS"));
+    int disk = open(path, O_RDWR | O_CREAT, 0600);
+    void *data = malloc(facts.st_size);
+    int from = failing ? disk : fd, to = failing ? fd : disk;
+    if (disk < 0 || ftruncate(disk, facts.st_size) || !data
+        || pread(from, data, facts.st_size, 0) != facts.st_size
+        || pwrite(to, data, facts.st_size, 0) != facts.st_size) abort();
+    free(data);
+    close(disk);
+    if (!failing) return real(fd);
+    lost = 1;
+    errno = EIO;
+    return -1;
+}
+"""
+
+
+class _Disk:
+    """Where an end has its image and its records."""
+
+    def __init__(self, end: End, library: Path) -> None:
+        self._folder = end.folder / "failing"
+        self._folder.mkdir()
+        end.options += ["--io", "threads"]  # io_uring does not call the library
+        end.environment = {"LD_PRELOAD": str(library), "DISK_FAILS": str(self._folder)}
+
+    def fail(self) -> None:
+        for name in ("tracking", "image"):
+            (self._folder / name).touch()
+
+    def repair(self) -> None:
+        for name in ("tracking", "image"):
+            (self._folder / name).unlink()
+
+
+@pytest.fixture
+def disks(pair: Pair, tmp_path: Path) -> dict[str, _Disk]:
+    source, library = tmp_path / "disk.c", tmp_path / "disk.so"
+    source.write_text(_SHIM)
+    words = ["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-o", str(library), str(source), "-ldl"]
+    subprocess.run(words, check=True)
+    ends = {"primary": pair.primary, "secondary": pair.secondary}
+    return {name: _Disk(end, library) for name, end in ends.items()}
+
+
+def test_a_secondary_that_could_not_record_its_loss_knows_it(
+    pair: Pair, disks: dict[str, _Disk]
+) -> None:
+    pair.hold_long()
+    pair.primary.options += ["--barrier", "60"]
+    pair.start()
+    assert pair.primary.ask("mode strict-sync") == {"ok": True}
+    with Client(pair.primary) as client:
+        assert client.write(0, stamp(0, 1)) == 0
+        disks["secondary"].fail()
+        client.send(3, 2, 0, 0)
+        time.sleep(1)
+        disks["secondary"].repair()
+        client.answer()
+    pair.wait_in_sync()
+    with Client(pair.primary) as client:
+        assert client.flush() == 0
+    pair.assert_equal()
+
+
+def test_a_primary_that_could_not_record_its_loss_does_not_win(
+    pair: Pair, disks: dict[str, _Disk]
+) -> None:
+    pair.hold_long()
+    pair.primary.options += ["--barrier", "60"]
+    pair.start()
+    with Client(pair.primary) as client:
+        assert client.write(0, stamp(0, 1)) == 0
+        disks["primary"].fail()
+        assert client.flush() != 0
+    assert pair.primary.is_state("failed")
+    disks["primary"].repair()
+    time.sleep(0.5)
+    pair.primary.kill()
+    pair.primary.start()
+    pair.wait_in_sync()
+    pair.assert_equal()
+    assert pair.primary.bytes()[:BLOCK] == stamp(0, 1)
