@@ -5,6 +5,7 @@ A host without a file is reached by its name with the default settings.
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -145,13 +146,13 @@ class Hosts:
 
     def has(self, name: str) -> bool:
         """Whether there is a file for that name."""
-        return MIRROR_NAME.fullmatch(name) is not None and self.file(name).is_file()
+        return MIRROR_NAME.fullmatch(name) is not None and os.path.lexists(self.file(name))
 
     def load(self, name: str) -> RemoteHost:
         """The settings in a host's file; `NotFound` with the closest name otherwise."""
         path = self.file(name)
         try:
-            text = path.read_text(encoding="utf-8")
+            text = strict.source_of(path, "the settings file of the host")
         except FileNotFoundError:
             hint = f"Create it with 'mirrord host add {name} --address …'."
             raise NotFound(
@@ -159,10 +160,6 @@ class Hosts:
                 where=str(path),
                 hint=did_you_mean(name, self.names(), hint),
             ) from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                "the host's settings cannot be read", where=str(path), why=str(error)
-            ) from error
         return parse(name, text, str(path))
 
     def find(self, authority: str) -> RemoteHost:

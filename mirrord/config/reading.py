@@ -59,7 +59,7 @@ def keep(value: Any) -> int | str:
 
 def as_keep(value: int | str) -> int | str:
     """`keep` for a value that is not from a file: `UsageError` when invalid."""
-    if isinstance(value, str) and value.strip().isdigit():
+    if isinstance(value, str) and re.fullmatch(r"\s*[0-9]{1,9}\s*", value):
         value = int(value)
     try:
         return keep(value)

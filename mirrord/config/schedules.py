@@ -43,13 +43,9 @@ class Schedules:
         """A named schedule; `ConfigError` with the closest name when there is none."""
         path = self.folder / f"{name}.toml"
         try:
-            return _parse_file(name, path.read_text(encoding="utf-8"), str(path))
+            return _parse_file(name, strict.source_of(path, "the schedule"), str(path))
         except FileNotFoundError:
             pass
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                "the schedule cannot be read", where=str(path), why=str(error)
-            ) from error
         found = presets().get(name)
         if found is not None:
             return found
