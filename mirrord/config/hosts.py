@@ -14,7 +14,7 @@ from typing import Any
 from mirrord.config import strict
 from mirrord.config.writing import quoted
 from mirrord.core.endpoint import split_host
-from mirrord.core.errors import ConfigError, MirrordError, NotFound, UsageError
+from mirrord.core.errors import ConfigError, NotFound, UsageError
 from mirrord.core.model import RemoteHost
 from mirrord.core.names import MIRROR_NAME, check_name, did_you_mean
 from mirrord.system import files
@@ -215,7 +215,7 @@ class Hosts:
     def add(self, host: RemoteHost) -> Path:
         """Write a host's file, replacing an existing one unless the settings are the same."""
         path, text = self.file(host.name), render(host)
-        with suppress(MirrordError):  # there was none, or an invalid one
+        with suppress(ConfigError, NotFound):  # there was none, or an invalid one
             if self.load(host.name) == host:
                 return path
         parse(host.name, text, str(path))  # never write what cannot be read back

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mirrord.config import strict
 from mirrord.config.reading import is_name
-from mirrord.core.errors import ConfigError, MirrordError, UsageError
+from mirrord.core.errors import ConfigError, UsageError
 from mirrord.core.model import Definition, Timing
 from mirrord.core.names import check_name, did_you_mean
 from mirrord.core.reports import NamedSchedule
@@ -75,7 +75,7 @@ class Schedules:
             return None
         try:
             return self.parsed(timing)
-        except MirrordError as error:
+        except (ConfigError, UsageError) as error:
             where = error.where or file
             raise ConfigError(error.what, where=where, why=error.why, hint=error.hint) from None
 

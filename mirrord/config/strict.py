@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mirrord.core.errors import ConfigError, MirrordError, UsageError
+from mirrord.core.errors import ConfigError, UsageError
 from mirrord.core.names import did_you_mean
 from mirrord.system import files
 
@@ -230,7 +230,7 @@ def _table(
             raise ConfigError(
                 f"'{shown}' is invalid", where=where_of(key, table), why=str(error)
             ) from None
-        except MirrordError as error:
+        except (ConfigError, UsageError) as error:
             raise ConfigError(
                 error.what, where=where_of(key, table), why=error.why, hint=error.hint
             ) from None
