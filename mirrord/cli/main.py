@@ -15,8 +15,9 @@ import os
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from mirrord.cli.table import commands, entry_of, help_page, module_of, modules_of
 from mirrord.core.errors import Aborted, IoFailed, MirrordError, UsageError
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 #: The exit status when the reader of our output went away, as of a program that SIGPIPE ended.
 _NOBODY_READS = 141
+#: How soon a signal that was passed over is raised again.
+_AGAIN_S = 1.0
 
 
 def build(names: Iterable[str]) -> typer.Typer:
@@ -112,10 +115,15 @@ def _called(arguments: list[str]) -> int:
 
 
 class _Signals:
-    """SIGINT and SIGTERM end the work in order, once; a second one does not disturb cleaning up."""
+    """SIGINT, SIGTERM and SIGHUP end the work in order; a second one does not disturb cleaning up.
+
+    `Aborted` may be taken for the failure of what was being done, such as that of an end that is
+    not reached, and the work continues. Where nobody holds it any more, it is raised again.
+    """
 
     def __init__(self) -> None:
         self.seen: int | None = None
+        self._raised: Callable[[], object] = lambda: None
 
     def install(self) -> None:
         if threading.current_thread() is threading.main_thread():
@@ -125,11 +133,25 @@ class _Signals:
     def _handle(self, number: int, _frame: Any) -> None:
         if self.seen is None:
             self.seen = number
-            raise Aborted(
+            signal.signal(signal.SIGALRM, self._handle)
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_S, _AGAIN_S)
+        if self._raised() is None:
+            error = Aborted(
                 "interrupted",
-                why=signal.Signals(number).name,
+                why=signal.Signals(self.seen).name,
                 hint="Committed data is safe; the next command resumes or cleans up.",
             )
+            self._raised = weakref.ref(error)
+            try:
+                raise error
+            finally:
+                del error  # its traceback has this frame, which would hold it
+
+    def ignore(self) -> None:
+        """The work has ended: nothing more is raised."""
+        self._raised = lambda: self
+        if self.seen is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def main() -> None:
@@ -186,9 +208,11 @@ def run(arguments: list[str]) -> int:
     signals.install()
     try:
         status = _called(arguments)
+        signals.ignore()
         sys.stdout.flush()
         return status
     except MirrordError as error:
+        signals.ignore()
         if debug:
             raise
         _report(error, as_json=as_json)
@@ -201,6 +225,7 @@ def run(arguments: list[str]) -> int:
     except SystemExit as error:  # completion ends so, and what the library makes of a closed pipe
         return _NOBODY_READS if error.code else 0
     except BaseException as error:
+        signals.ignore()
         if type(error).__name__ == "Abort":  # of typer, which not every command loads
             print("error: not confirmed; nothing was done", file=sys.stderr)
             return 1
@@ -244,9 +269,19 @@ def _report(error: MirrordError, *, as_json: bool) -> None:
     if as_json:
         import json
 
-        print(json.dumps(error.as_dict()))
-    print(f"error: {error}", file=sys.stderr)
+        _say(json.dumps(error.as_dict()), sys.stdout)
+    _say(f"error: {error}", sys.stderr)
     if error.hint:
-        print(f"hint: {harmless(error.hint)}", file=sys.stderr)
+        _say(f"hint: {harmless(error.hint)}", sys.stderr)
     for note in getattr(error, "__notes__", []):
-        print(f"note: {harmless(note)}", file=sys.stderr)
+        _say(f"note: {harmless(note)}", sys.stderr)
+
+
+def _say(line: str, stream: TextIO) -> None:
+    """Print a line of an error; an output that is full does not change the exit status."""
+    try:
+        print(line, file=stream)
+    except BrokenPipeError:
+        raise
+    except OSError:
+        return

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from mirrord.config import strict
 from mirrord.config.reading import parse, parse_both
 from mirrord.config.together import check_together
 from mirrord.config.writing import render, with_endpoint, with_policy, with_throttle
@@ -42,7 +43,7 @@ class Definitions:
         """The text of a definition by name; `NotFound` with the closest name otherwise."""
         path = self.file(name)
         try:
-            return path.read_text(encoding="utf-8")
+            return strict.source_of(path, "the definition")
         except FileNotFoundError:
             if path.is_symlink():
                 raise ConfigError(
@@ -57,10 +58,6 @@ class Definitions:
             raise NotFound(
                 f"no mirror is called '{name}'", hint=did_you_mean(name, known, hint)
             ) from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                "the definition cannot be read", where=str(path), why=str(error)
-            ) from error
 
     def load(self, name: str, source_site: str = "") -> Definition:
         """A definition by name; see `read` and `parse`.
@@ -98,7 +95,10 @@ class Definitions:
         except UsageError as error:
             file = self.folder / f"{name}.toml"
             raise ConfigError(
-                error.what, where=str(file), hint="Rename the file, or move it elsewhere."
+                error.what,
+                where=str(file),
+                why=error.why,
+                hint="Rename the file, or move it elsewhere.",
             ) from None
 
     def check_free(self, name: str) -> Path:

@@ -11,6 +11,7 @@ from mirrord.config.reading import rates
 from mirrord.core.errors import ConfigError
 from mirrord.core.model import Caps, Definition
 from mirrord.core.names import did_you_mean
+from mirrord.core.units import is_port
 
 
 class AlarmTargets(NamedTuple):
@@ -61,7 +62,7 @@ def _webhook(value: Any) -> str:
 def _listen(value: Any) -> str:
     address = strict.text(value)
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+    if not host or not is_port(port) or not int(port):
         raise ValueError('expected an address and a port, for example "127.0.0.1:9744"')
     return address
 
@@ -90,11 +91,9 @@ _KEYS: strict.Keys = {
 def load(file: Path, *, zone: Callable[[], str] = lambda: "UTC") -> Host:
     """The settings in `file`; the defaults if it does not exist. zone: returns the local zone."""
     try:
-        source = file.read_text(encoding="utf-8")
+        source = strict.source_of(file, "the settings file")
     except FileNotFoundError:
         return Host(zone=zone())
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError("the settings cannot be read", where=str(file), why=str(error)) from error
     values = strict.read(source, str(file), _KEYS)
     daemon, alarms = values.get("daemon", {}), values.get("alarms", {})
     throttle = values.get("throttle", {})

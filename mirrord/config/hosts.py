@@ -5,6 +5,7 @@ A host without a file is reached by its name with the default settings.
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 from mirrord.config import strict
 from mirrord.config.writing import quoted
 from mirrord.core.endpoint import split_host
-from mirrord.core.errors import ConfigError, MirrordError, NotFound, UsageError
+from mirrord.core.errors import ConfigError, NotFound, UsageError
 from mirrord.core.model import RemoteHost
 from mirrord.core.names import MIRROR_NAME, check_name, did_you_mean
 from mirrord.system import files
@@ -145,13 +146,13 @@ class Hosts:
 
     def has(self, name: str) -> bool:
         """Whether there is a file for that name."""
-        return MIRROR_NAME.fullmatch(name) is not None and self.file(name).is_file()
+        return MIRROR_NAME.fullmatch(name) is not None and os.path.lexists(self.file(name))
 
     def load(self, name: str) -> RemoteHost:
         """The settings in a host's file; `NotFound` with the closest name otherwise."""
         path = self.file(name)
         try:
-            text = path.read_text(encoding="utf-8")
+            text = strict.source_of(path, "the settings file of the host")
         except FileNotFoundError:
             hint = f"Create it with 'mirrord host add {name} --address …'."
             raise NotFound(
@@ -159,10 +160,6 @@ class Hosts:
                 where=str(path),
                 hint=did_you_mean(name, self.names(), hint),
             ) from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                "the host's settings cannot be read", where=str(path), why=str(error)
-            ) from error
         return parse(name, text, str(path))
 
     def find(self, authority: str) -> RemoteHost:
@@ -218,7 +215,7 @@ class Hosts:
     def add(self, host: RemoteHost) -> Path:
         """Write a host's file, replacing an existing one unless the settings are the same."""
         path, text = self.file(host.name), render(host)
-        with suppress(MirrordError):  # there was none, or an invalid one
+        with suppress(ConfigError, NotFound):  # there was none, or an invalid one
             if self.load(host.name) == host:
                 return path
         parse(host.name, text, str(path))  # never write what cannot be read back

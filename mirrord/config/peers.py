@@ -100,8 +100,8 @@ class Peers:
         """A peer by name. `ConfigError` with file and line."""
         file = self.file(name)
         try:
-            source = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            source = strict.source_of(file, "the peer")
+        except FileNotFoundError as error:
             raise ConfigError("the peer cannot be read", where=str(file), why=str(error)) from error
         values = strict.read(source, str(file), _KEYS)
         for key in ("fingerprint", "allow"):

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from mirrord.config import live, members, policies, strict
 from mirrord.core.endpoint import parse_endpoint
-from mirrord.core.errors import ConfigError, MirrordError, UsageError
+from mirrord.core.errors import ConfigError, UsageError
 from mirrord.core.model import (
     Definition,
     Endpoint,
@@ -59,7 +59,7 @@ def keep(value: Any) -> int | str:
 
 def as_keep(value: int | str) -> int | str:
     """`keep` for a value that is not from a file: `UsageError` when invalid."""
-    if isinstance(value, str) and value.strip().isdigit():
+    if isinstance(value, str) and re.fullmatch(r"\s*[0-9]{1,9}\s*", value):
         value = int(value)
     try:
         return keep(value)
@@ -259,7 +259,7 @@ class _Reader:
         self._name, self._text, self._file = name, text, file
         try:
             check_mirror_name(name)
-        except MirrordError as error:
+        except UsageError as error:
             raise ConfigError(error.what, where=file, why=error.why) from error
         raw = strict.loads(text, file)
         self._check_form(raw)
@@ -472,7 +472,7 @@ def _check_schedule(timing: Timing, where: str) -> None:
             windows=timing.windows,
             blackouts=timing.blackouts,
         )
-    except MirrordError as error:
+    except UsageError as error:
         raise ConfigError(error.what, where=where, why=error.why, hint=error.hint) from None
 
 

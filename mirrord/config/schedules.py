@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mirrord.config import strict
 from mirrord.config.reading import is_name
-from mirrord.core.errors import ConfigError, MirrordError, UsageError
+from mirrord.core.errors import ConfigError, UsageError
 from mirrord.core.model import Definition, Timing
 from mirrord.core.names import check_name, did_you_mean
 from mirrord.core.reports import NamedSchedule
@@ -43,13 +43,9 @@ class Schedules:
         """A named schedule; `ConfigError` with the closest name when there is none."""
         path = self.folder / f"{name}.toml"
         try:
-            return _parse_file(name, path.read_text(encoding="utf-8"), str(path))
+            return _parse_file(name, strict.source_of(path, "the schedule"), str(path))
         except FileNotFoundError:
             pass
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                "the schedule cannot be read", where=str(path), why=str(error)
-            ) from error
         found = presets().get(name)
         if found is not None:
             return found
@@ -79,7 +75,7 @@ class Schedules:
             return None
         try:
             return self.parsed(timing)
-        except MirrordError as error:
+        except (ConfigError, UsageError) as error:
             where = error.where or file
             raise ConfigError(error.what, where=where, why=error.why, hint=error.hint) from None
 

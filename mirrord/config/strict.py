@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import stat
 import tomllib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from mirrord.core.errors import ConfigError, MirrordError, UsageError
+from mirrord.core.errors import ConfigError, UsageError
 from mirrord.core.names import did_you_mean
+from mirrord.system import files
 
 #: key -> a function that converts its value (raises ValueError with what is expected, or a
 #: MirrordError), or the keys of a table.
@@ -138,6 +143,32 @@ def _parts(path: str) -> list[str]:
     return [word.strip("\"'") for word in re.findall(_WORD, path)]
 
 
+def source_of(file: Path, what: str) -> str:
+    """The text of a file, with its ends of lines. `ConfigError` when it cannot be read; what:
+    "the definition"; but `FileNotFoundError`.
+    """
+    try:
+        # A pipe would be waited for until somebody writes to it.
+        with (
+            files.opened(file, os.O_RDONLY | os.O_NONBLOCK) as descriptor,
+            open(descriptor, "rb", closefd=False) as stream,
+        ):
+            if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+                raise OSError(errno.EINVAL, "it is a named pipe, not a file")
+            return stream.read().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ConfigError(
+            f"{what} cannot be read", where=f"{file}:{line}", why="it is not UTF-8"
+        ) from error
+    except OSError as error:
+        raise ConfigError(
+            f"{what} cannot be read", where=str(file), why=str(error.strerror)
+        ) from error
+
+
 def loads(source: str, file: str) -> dict[str, Any]:
     """The values in `source` as TOML has them; `ConfigError` names the line that is not TOML."""
     try:
@@ -149,6 +180,10 @@ def loads(source: str, file: str) -> dict[str, Any]:
     except RecursionError:
         raise ConfigError(
             "this is not valid TOML", where=file, why="it is nested too deep"
+        ) from None
+    except ValueError:  # `int` refuses more than 4300 digits
+        raise ConfigError(
+            "this is not valid TOML", where=file, why="an integer has too many digits"
         ) from None
 
 
@@ -195,7 +230,7 @@ def _table(
             raise ConfigError(
                 f"'{shown}' is invalid", where=where_of(key, table), why=str(error)
             ) from None
-        except MirrordError as error:
+        except (ConfigError, UsageError) as error:
             raise ConfigError(
                 error.what, where=where_of(key, table), why=error.why, hint=error.hint
             ) from None

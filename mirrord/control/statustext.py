@@ -144,7 +144,7 @@ def details(status: MirrorStatus) -> list[str]:
     if status.lag_s is not None:
         lines.append(f"  lag          {format_duration(status.lag_s)}{_rpo(status)}")
     if reading.schedule:
-        soon = f"; next {_local(status.next_ns):%H:%M:%S}" if status.next_ns else ""
+        soon = f"; next {_local(status.next_ns):%Y-%m-%d %H:%M:%S}" if status.next_ns else ""
         lines.append(f"  schedule     {' or '.join(reading.schedule)}{soon}")
     lines += _pauses(reading)
     if last := reading.last_transfer:

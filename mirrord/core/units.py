@@ -18,7 +18,7 @@ _LENGTHS = {
     **dict.fromkeys(("w", "week", "weeks"), 604800),
 }
 _DURATION_PART = re.compile(r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*([a-z]+)")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(?:i?B)?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([KMGTP]?)(?:i?B)?", re.IGNORECASE)
 
 
 def counted(number: int, noun: str) -> str:
@@ -32,6 +32,11 @@ def parse_size(text: str) -> int:
     if match is None:
         raise UsageError(f"'{text}' is not a size", hint="Write for example 512M, 10G or 1TiB.")
     return int(float(match[1]) * _SUFFIXES[match[2].upper()])
+
+
+def is_port(text: str) -> bool:
+    """Whether it is a number from 0 to 65535, in ASCII digits."""
+    return re.fullmatch(r"[0-9]{1,5}", text) is not None and int(text) < 65536
 
 
 def format_size(size_bytes: float) -> str:

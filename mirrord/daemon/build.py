@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mirrord.core.errors import Aborted, UsageError
 from mirrord.core.results import Watcher
+from mirrord.core.units import is_port
 from mirrord.system import descriptors, paths
 from mirrord.system.paths import Paths
 
@@ -102,7 +103,7 @@ def _address(listen: str, *, ruled: bool) -> tuple[str, int]:
             hint="Each peer's rights are in its file in peers.d ('mirrord pki issue' writes it).",
         )
     host, _, port = listen.rpartition(":")
-    if not port.isdigit() or int(port) > 65535:
+    if not is_port(port):
         raise UsageError(
             f"--listen '{listen}' is not an address and a port, nor a path",
             hint="Write it as 0.0.0.0:9745, [::]:9745 or /run/mirrord/agent.sock.",
@@ -115,7 +116,7 @@ def _ports(text: str) -> tuple[int, int] | None:
     if text in ("", "none"):
         return (0, 0) if not text else None
     low, _, high = text.partition("-")
-    if not low.isdigit() or not (high or low).isdigit():
+    if not is_port(low) or not is_port(high or low):
         raise UsageError(
             f"--data-ports '{text}' is not a range of ports", hint="Write it as 49000-49010."
         )

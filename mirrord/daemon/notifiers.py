@@ -56,12 +56,7 @@ def _run(targets: AlarmTargets, alarm: Notice) -> None:
         say("warning", f"the alarm program failed: {error}")
         return
     if done.status != 0:
-        tail = (done.errors or done.output).strip().splitlines()[-1:]
-        say(
-            "warning",
-            f"the alarm program '{targets.program[0]}' ended with status {done.status}"
-            + (f": {tail[0][:200]}" if tail else ""),
-        )
+        say("warning", f"the alarm program '{targets.program[0]}' {done.ending()}")
 
 
 def _post(targets: AlarmTargets, alarm: Notice) -> None:

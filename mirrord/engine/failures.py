@@ -15,7 +15,7 @@ from mirrord.core.errors import (
     UsageError,
 )
 from mirrord.core.records import FailureRecord
-from mirrord.core.states import Refusal, Verb, judge
+from mirrord.core.states import Refusal, State, Verb, judge
 from mirrord.system import clock
 
 #: A failure is cleared when a verb of the same kind succeeds. Verbs that end with an update are of
@@ -45,9 +45,10 @@ def failed(
     if verb is Verb.CHANGE_SOURCE and type(error) is Refused:
         return
     row = book.mirror(mirror_id)
-    if row is not None and isinstance(error, Refused):
-        verdict = judge(row.state, verb, quiesced=row.quiesced)
-        if isinstance(verdict, Refusal):
+    if isinstance(error, Refused):
+        # (A definition that was written by hand has no row before it is initialized.)
+        state, quiesced = (row.state, row.quiesced) if row else (State.UNINITIALIZED, False)
+        if isinstance(judge(state, verb, quiesced=quiesced), Refusal):
             return
     book.add_failure(
         mirror_id, FailureRecord(kind, verb.value, clock.now_ns(), error.code, str(error))

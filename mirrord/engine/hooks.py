@@ -72,15 +72,13 @@ def run(mirror: Mirror, event: str, program: tuple[str, ...], facts: Mapping[str
     except Aborted:
         raise
     except (MirrordError, OSError) as error:
-        why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+        why = f"'{program[0]}': {error.strerror}" if isinstance(error, OSError) else str(error)
         raise HookFailed(f"the hook {event} failed", where=where, why=why, hint=_HINT) from error
     if done.status != 0:
-        printed = (done.errors or done.output).strip().splitlines()
-        tail = f": {printed[-1][:200]}" if printed else ""
         raise HookFailed(
             f"the hook {event} failed",
             where=where,
-            why=f"'{program[0]}' exited with status {done.status}{tail}",
+            why=f"'{program[0]}' {done.ending()}",
             hint=_HINT,
         )
 

@@ -12,7 +12,7 @@ from mirrord.core.errors import Damaged, LinkLost, MirrordError, Refused, UsageE
 from mirrord.core.live import LiveStatus, Mode
 from mirrord.core.policies import FIXED
 from mirrord.core.results import Result
-from mirrord.core.units import format_size
+from mirrord.core.units import format_size, is_port
 from mirrord.drivers.live import Live
 from mirrord.live.mirror import LiveMirror
 from mirrord.policies.registry import check_name
@@ -58,7 +58,7 @@ def _address(socket: str, listen: str) -> str:
     if socket:
         return f"unix:{socket}"
     host, _, port = listen.rpartition(":")
-    if listen and not (host and port.isdigit() and 0 < int(port) < 65536):
+    if listen and not (host and is_port(port) and int(port)):
         raise UsageError(
             f"--listen '{listen}' is not an address and a port",
             hint="Write it as 192.0.2.1:10809 or [2001:db8::1]:10809.",

@@ -48,9 +48,7 @@ class HookPauser(Pauser):
         except (MirrordError, OSError) as error:
             raise self.failed(f"the program failed to {word}", why=str(error), hint=_FIX) from error
         if done.status:
-            printed = (done.errors or done.output).strip().splitlines()
-            tail = f": {printed[-1][:200]}" if printed else ""
-            why = f"'{self._words[0]} {word}' exited with status {done.status}{tail}"
+            why = f"'{self._words[0]} {word}' {done.ending()}"
             raise self.failed(f"the program failed to {word}", why=why, hint=_FIX)
 
 

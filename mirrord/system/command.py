@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import select
+import selectors
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from mirrord.core.errors import IoFailed, Unsupported
@@ -31,6 +33,14 @@ class Result(NamedTuple):
     status: int
     output: str
     errors: str
+
+    def ending(self) -> str:
+        """How it ended, as `exited with status 1`; with the last line of its output."""
+        how = f"exited with status {self.status}"
+        if self.status < 0:
+            how = f"was ended by signal {-self.status}"
+        printed = (self.errors or self.output).strip().splitlines()
+        return how + (f": {printed[-1][:200]}" if printed else "")
 
 
 def find(program: str, *, hint: str) -> str:
@@ -73,7 +83,7 @@ def run(
         env=_environment(environment),
     )
     try:
-        output, errors = _communicate(process, given, timeout_s, check)
+        tails = _communicate(process, given, timeout_s, check, output_bytes_max)
     except subprocess.TimeoutExpired:
         end_session(process)  # the program may have ended while its children still run
         raise IoFailed(f"'{arguments[0]}' did not end within {timeout_s:g} s") from None
@@ -83,22 +93,64 @@ def run(
         for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
-    return Result(process.returncode, _tail(output, output_bytes_max), _tail(errors))
+    return Result(process.returncode, *(tail.decode(errors="replace") for tail in tails))
 
 
 def _communicate(
-    process: Process, given: bytes | None, timeout_s: float, check: Callable[[], None] | None
-) -> tuple[bytes, bytes]:
-    if check is None:
-        return process.communicate(given, timeout=timeout_s)
-    until_s = clock.monotonic_s() + timeout_s
-    while True:
-        try:
-            return process.communicate(given, timeout=_CHECK_EVERY_S)
-        except subprocess.TimeoutExpired:
-            if clock.monotonic_s() >= until_s:
-                raise
-            check()
+    process: Process,
+    given: bytes | None,
+    timeout_s: float,
+    check: Callable[[], None] | None,
+    output_bytes_max: int,
+) -> list[bytes]:
+    """The ends of what it prints. (`Popen.communicate` keeps all of it, which may be endless.)"""
+    assert process.stdout is not None and process.stderr is not None, process.args
+    until_s, left = clock.monotonic_s() + timeout_s, memoryview(given or b"")
+    tails = [(bytearray(), output_bytes_max), (bytearray(), _OUTPUT_BYTES_MAX)]
+    with selectors.DefaultSelector() as pipes:
+        pipes.register(process.stdout, selectors.EVENT_READ, tails[0])
+        pipes.register(process.stderr, selectors.EVENT_READ, tails[1])
+        if process.stdin is not None:
+            pipes.register(process.stdin, selectors.EVENT_WRITE)
+        while pipes.get_map() or process.poll() is None:
+            left_s = until_s - clock.monotonic_s()
+            if left_s <= 0:
+                raise subprocess.TimeoutExpired(process.args, timeout_s)
+            if check is not None:
+                check()
+                left_s = min(left_s, _CHECK_EVERY_S)
+            if not pipes.get_map():
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(left_s)
+                continue
+            for key, _ in pipes.select(left_s):
+                if key.fileobj is process.stdin:
+                    left = _given(key.fd, left)
+                    over = not left
+                else:
+                    over = _taken(key.fd, *key.data)
+                if over:
+                    pipes.unregister(key.fileobj)
+                if over and key.fileobj is process.stdin:
+                    process.stdin.close()
+    return [bytes(tail[-limit:]) for tail, limit in tails]
+
+
+def _taken(descriptor: int, tail: bytearray, limit: int) -> bool:
+    """Read some of a program's output into `tail`; returns whether that was all of it."""
+    data = os.read(descriptor, _OUTPUT_BYTES_MAX)
+    tail += data
+    if len(tail) > 2 * limit:
+        del tail[:-limit]
+    return not data
+
+
+def _given(descriptor: int, left: memoryview) -> memoryview:
+    """Write some of a program's input; returns the rest, none when it does not read any more."""
+    try:
+        return left[os.write(descriptor, left[: select.PIPE_BUF]) :]
+    except BrokenPipeError:
+        return left[:0]
 
 
 def end_session(process: Process) -> None:
@@ -165,7 +217,3 @@ def start(
 
 def _environment(added: Mapping[str, str] | None) -> dict[str, str] | None:
     return None if added is None else {**os.environ, **added}
-
-
-def _tail(data: bytes, bytes_max: int = _OUTPUT_BYTES_MAX) -> str:
-    return data[-bytes_max:].decode(errors="replace")

@@ -219,6 +219,8 @@ def _addresses(target: Target, deadline_s: float) -> list[Any]:
             answers.put(socket.getaddrinfo(target.address, target.port, 0, socket.SOCK_STREAM))
         except OSError as error:
             answers.put(error)
+        except UnicodeError:  # a label is empty, or has more than 63 characters
+            answers.put(OSError("it is not a valid host name"))
 
     threading.Thread(target=ask, name="resolver", daemon=True).start()
     try:

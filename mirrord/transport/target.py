@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from mirrord.core.errors import ConfigError, Unsupported
 from mirrord.core.model import RemoteHost
+from mirrord.core.units import is_port
 
 _DEPTH_MAX = 16
 _DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
@@ -45,7 +46,7 @@ def resolve(host: RemoteHost) -> Target:
     address = found.get("hostname", host.address)
     usual = RemoteHost("", "").connect_s
     connect_s = host.connect_s
-    if connect_s == usual and str(found.get("connecttimeout", "")).isdigit():
+    if connect_s == usual and str(found.get("connecttimeout", "")).isdecimal():
         connect_s = float(found["connecttimeout"]) or usual
     if found.get("proxycommand") and not host.jump:
         raise Unsupported(
@@ -80,7 +81,7 @@ def resolve(host: RemoteHost) -> Target:
 
 def _port(found: Any, host: RemoteHost) -> int:
     text = str(found.get("port", 22))
-    if not text.isdigit() or not 0 < int(text) < 65536:
+    if not is_port(text) or not int(text):
         raise ConfigError(f"~/.ssh/config has an invalid port: '{text}'", where=host.name)
     return int(text)
 

@@ -142,6 +142,8 @@ def open_stream(
         connection = socket.create_connection((address, port), timeout_s)
     except OSError as error:
         raise _unreachable(where, port, error) from error
+    except UnicodeError:  # a label is empty, or has more than 63 characters
+        raise Unreachable("it is not a valid host name", where=address) from None
     try:
         tune(connection)
         tls = prepared.session()

@@ -89,6 +89,8 @@ def test_every_command_has_help_and_answers_an_unknown_option(block: World, verb
             2,
             ("is not a retention rule",),
         ),
+        (("create", "x", "block:/a", "block:/b", "--keep-source", "²"), 2, ("retention rule",)),
+        (("host", "check", "dr..example.org"), 1, ("cannot resolve the host name",)),
         (("restore", "home"), 2, ("either FILE or '--all' is required",)),
         (("history", "home", "-n", "0"), 2, ("range",)),
         (("config", "chek"), 2, ("chek",)),
@@ -108,6 +110,14 @@ def test_a_wrong_definition_is_named_with_file_and_line(block: World) -> None:
         refused(block.cli(*words), 2, f"{file}:", "unknown key 'site.secondary.kep'", "'keep'")
     for_all = block.cli("status")
     assert for_all.returncode == 0 and "unknown key 'site.secondary.kep'" in for_all.stdout
+
+
+def test_an_update_before_the_first_transfer_is_no_failure(block: World) -> None:
+    """The catalogue does not know a definition that was copied or written by hand."""
+    block.create()
+    block.forget_catalogue()
+    refused(block.cli("update", NAME), 1, "it was never initialized")
+    assert block.cli("monitor").returncode == 0
 
 
 def test_a_file_whose_name_is_no_name_sends_nothing_to_the_terminal(block: World) -> None:

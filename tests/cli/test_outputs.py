@@ -59,6 +59,8 @@ def test_closed_and_full_outputs(block: World) -> None:
     for shell, status in (
         (f"{words} >&-", 0),
         (f"{words} >&- 2>&-", 0),
+        (f"{words} --jsn 2>/dev/full", 2),
+        (f"PYTHONUNBUFFERED=1 {words} --jsn --json >/dev/full", 2),
         (f"{words} >/dev/full", 1),
     ):
         done = subprocess.run(

@@ -20,7 +20,9 @@ import typer
 
 from mirrord.cli.declared import _groups, _parameters, functions, plain
 from mirrord.cli.table import commands, modules_of
+from mirrord.config import strict
 from mirrord.control.command import Option, Parameter
+from mirrord.core.errors import Aborted
 
 _MODULES = [module for name in commands() for module in modules_of(name) if ".control." in module]
 _NAMES = ["home", "two words", "five", "5"]
@@ -156,3 +158,44 @@ def test_nothing_is_collected_while_a_command_loads() -> None:
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
     )
     assert int(done.stdout.split()[-1]) >= 50_000
+
+
+_PASSED_OVER = """
+import os, signal, time
+from mirrord.cli.main import _Signals
+from mirrord.core.errors import Aborted, MirrordError
+
+signals = _Signals()
+signals.install()
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(5)
+except MirrordError as error:  # as `status` does, when an end is not reached
+    first = str(error)
+try:
+    time.sleep(5)
+except Aborted as error:
+    assert str(error) == first
+    os.kill(os.getpid(), signal.SIGINT)  # while what it interrupted is cleaned up
+    time.sleep(1.5)
+    print("ended")
+signals.ignore()
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(1.5)
+print("nothing more")
+"""
+
+
+def test_a_signal_that_was_taken_for_another_failure_is_raised_again() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _PASSED_OVER], check=False, capture_output=True, text=True
+    )
+    assert (done.stdout.split("\n"), done.stderr) == (["ended", "nothing more", ""], "")
+
+
+def test_a_signal_is_not_taken_for_an_invalid_value() -> None:
+    def check(_value: Any) -> None:
+        raise Aborted("interrupted", why="SIGINT")
+
+    with pytest.raises(Aborted):
+        strict.read("keep = 2", "home.toml", {"keep": check})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import resource
 import subprocess
 import time
 from pathlib import Path
@@ -23,6 +25,25 @@ def test_what_a_program_left_behind_ends_with_its_time(tmp_path: Path) -> None:
     while _lives(number):
         assert time.monotonic() < deadline_s
         time.sleep(0.02)
+
+
+def test_of_an_endless_output_only_the_end_is_kept() -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    program = "head -c 400000000 /dev/zero; echo end; seq 50000 >&2; kill -SEGV $$"
+    done = command.run(["/bin/sh", "-c", program], timeout_s=60)
+    assert len(done.output) == 64 << 10 and done.output.endswith("end\n")
+    assert done.ending() == "was ended by signal 11: 50000"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + (100 << 10)
+
+
+def test_input_is_given_and_a_program_need_not_read_it() -> None:
+    given = bytes(range(256)) * 10000
+    found = command.run(["/usr/bin/sha256sum"], timeout_s=60, given=given)
+    assert found.output.split()[0] == hashlib.sha256(given).hexdigest()
+    assert command.run(["/bin/true"], timeout_s=60, given=given).status == 0
+    assert command.run(["/bin/sh", "-c", "exec >&- 2>&-; sleep 0.5"], timeout_s=60).status == 0
+    with pytest.raises(IoFailed, match="did not end within"):
+        command.run(["/bin/sh", "-c", "exec >&- 2>&-; sleep 60"], timeout_s=0.5)
 
 
 def _lives(number: int) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from mirrord.config import host
 from mirrord.config.definitions import Definitions
 from mirrord.config.reading import parse, parse_both
 from mirrord.config.writing import render
@@ -457,6 +459,35 @@ def test_what_editors_leave_and_links_to_nothing(tmp_path: Path) -> None:
         ConfigError, match=r"an other.toml: 'an other' is not a valid name for a mirror"
     ):
         folder.all()
+
+
+def test_what_is_no_text_file_is_named_and_not_waited_for(tmp_path: Path) -> None:
+    folder, file = Definitions(tmp_path), tmp_path / "home.toml"
+    os.mkfifo(file)
+    with pytest.raises(ConfigError, match=r"home\.toml: .* cannot be read: it is a named pipe"):
+        folder.load("home")
+    file.unlink()
+    file.write_bytes(GOOD.encode() + b"# \xff\n")
+    with pytest.raises(ConfigError, match=rf"home\.toml:{len(GOOD.splitlines()) + 1}: .* UTF-8"):
+        folder.load("home")
+    file.write_text(top("keep = " + "1" * 5000))
+    with pytest.raises(ConfigError, match=r"home\.toml: .* too many digits"):
+        folder.load("home")
+    for number in ("²", "1" * 5000):
+        (tmp_path / "mirrord.toml").write_text(f'[daemon]\nmetrics = "127.0.0.1:{number}"\n')
+        with pytest.raises(ConfigError, match="expected an address and a port"):
+            host.load(tmp_path / "mirrord.toml")
+
+
+def test_files_of_windows_editors_are_read_and_keep_their_lines(tmp_path: Path) -> None:
+    folder, file = Definitions(tmp_path), tmp_path / "home.toml"
+    text = GOOD.replace("\n", "\r\n").encode()
+    file.write_bytes(b"\xef\xbb\xbf" + text)
+    assert folder.load("home").id == "ab12"
+    folder.set_throttle("home", "5MiB/s")
+    lines = file.read_bytes().splitlines(keepends=True)
+    assert set(text.splitlines(keepends=True)) <= set(lines)
+    assert folder.load("home").pace.throttle == "5MiB/s"
 
 
 @pytest.mark.parametrize("line", ['rpo = "0s"', 'stall = "0 min"', 'from.dr.rpo = "0s"'])

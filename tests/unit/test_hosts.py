@@ -118,6 +118,14 @@ def test_names_pass_over_what_editors_leave(hosts: Hosts) -> None:
     assert "'b'" in caught.value.hint
 
 
+def test_a_broken_file_is_not_passed_over(hosts: Hosts) -> None:
+    put(hosts, "dr")
+    hosts.file("dr").unlink()
+    hosts.file("dr").mkdir()
+    with pytest.raises(ConfigError, match=r"dr\.toml: .* cannot be read: Is a directory"):
+        hosts.find("dr")
+
+
 def test_jumps_are_in_the_order_of_the_way(hosts: Hosts) -> None:
     put(hosts, "dr", "jump = 'inner'")
     put(hosts, "inner", "jump = 'me@gate:2222'\nuser = 'x'")

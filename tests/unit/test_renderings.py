@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from datetime import datetime
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -20,7 +21,7 @@ from mirrord.core.records import AlarmKind, AlarmRecord, Finding, Level, Transfe
 from mirrord.core.reports import History
 from mirrord.core.results import UpdateNumbers, VerbProgress
 from mirrord.core.states import Activity, State
-from mirrord.core.status import MirrorStatus, Reading, RunningVerb
+from mirrord.core.status import MirrorStatus, Reading, RunningVerb, Supervision
 from mirrord.core.status import judge as status_of
 from mirrord.core.units import format_duration, format_size
 from mirrord.daemon.metrics import Metrics
@@ -260,6 +261,14 @@ def test_a_transfer_is_shown_as_running_only_while_a_process_runs() -> None:
     running = RunningVerb(1, "mirrord update", VerbProgress(Activity.TRANSFERRING))
     found = status_of(reading, now_ns=1, running=running)
     assert "  last         running: full" in details(found)
+
+
+def test_the_next_run_is_shown_with_its_date() -> None:
+    reading = Reading("home", "id", state=State.MIRRORED, schedule=("weekly",))
+    at_ns = 1_796_000_000 * 10**9
+    found = status_of(reading, now_ns=1, supervision=Supervision(None, next_ns=at_ns))
+    shown = datetime.fromtimestamp(at_ns // 10**9)
+    assert f"  schedule     weekly; next {shown}" in details(found)
 
 
 def test_history_shows_why_a_transfer_was_full() -> None:

@@ -86,11 +86,11 @@ def listing(as_json: Json = False) -> None:
     peers = Peers(paths.standard().peers)
     found = [peers.load(name) for name in peers.names()]
     width = max((len(peer.name) for peer in found), default=0)
-    lines = (
+    lines = [
         f"{peer.name:{width}}  {', '.join(peer.allow)}{', append-only' if peer.append_only else ''}"
         f"  {peer.fingerprint[:16]}"
         for peer in found
-    )
+    ] or ["No peers. Add one with 'mirrord pki issue NAME --allow receive=/FOLDER'."]
     answer({"peers": [_shown(peer) for peer in found]}, lines, as_json=as_json)
 
 
