@@ -27,11 +27,21 @@ WARM_UP = 3
 
 def main(words: list[str]) -> int:
     """Print the medians of both and the ratios; status 2 for what cannot be compared."""
-    parts = words[1:] or list(PARTS)
-    if not words or not (Path(words[0]) / ".venv/bin/python").exists() or {*parts} - {*PARTS}:
-        print(f"error: no checkout that was set up, and parts of it, are named\nhint: {__doc__}")
+    given, parts = (words or [""])[0], words[1:] or list(PARTS)
+    unknown = [part for part in parts if part not in PARTS]
+    if unknown:
+        print(f"error: there is no part '{unknown[0]}'\nhint: Parts: {', '.join(PARTS)}.")
         return 2
-    other = Path(words[0]).resolve()
+    other = Path(given).resolve()
+    if not given or not (other / ".venv/bin/python").exists():
+        print(
+            f"error: '{given}' is not a checkout of mirrord that is set up\nhint: Make one with "
+            "'git worktree add FOLDER REVISION', and run its setup.sh."
+        )
+        return 2
+    if os.geteuid() != 0:
+        print("error: benchmarks mount btrfs on loop devices\nhint: Run them as root.")
+        return 1
     for part in parts:
         rounds = ROUNDS or (12 if part.startswith("hundred") else 60)
         with _worker(Path(__file__).parents[1], part) as ours, _worker(other, part) as theirs:
@@ -89,7 +99,7 @@ def _work(part: str, orders: IO[str]) -> None:
     from benchmarks.remote_stage import stage
 
     kind = "block" if part.endswith("block") else "btrfs"
-    names = [f"m{number}" for number in range(100 if part.startswith("hundred") else 1)]
+    names = [f"m{number}" for number in range(100)] if "hundred" in part else ["home"]
     with stage(6) as at:
         here = part in ("btrfs", "block")
         api: Any = harness.service(at.inside) if here else at.service()
@@ -104,34 +114,22 @@ def _work(part: str, orders: IO[str]) -> None:
                 remote._change_small(kind, at.one / name)
             os.sync()
             if len(names) == 1:
-                took = _one(api, names[0])
+                took = _one(api)
             else:
                 took = {"whole": harness.timed(lambda: remote._update_all(at, names))}
             print(json.dumps(took), flush=True)
         api.close()
 
 
-def _one(api: Any, name: str) -> dict[str, float]:
-    from mirrord.system import steps
+def _one(api: Any) -> dict[str, float]:
+    from benchmarks.harness import timed
+    from benchmarks.update_latency import _visible
 
-    visible: list[float] = []
-
-    def seen(label: str) -> None:
-        if label == "CATALOGUE:OPERATION:END":
-            visible.append(time.perf_counter())
-
-    steps.observe(seen)
-    began, used = time.perf_counter(), time.process_time()
-    api.update(name)
-    ended, processor = time.perf_counter(), time.process_time()
-    steps.observe(None)
-    api.update(name)
-    return {
-        "visible": visible[0] - began,
-        "whole": ended - began,
-        "cpu": processor - used,
-        "unchanged": time.perf_counter() - ended,
-    }
+    used = time.process_time()
+    visible, whole = _visible(api)
+    used = time.process_time() - used
+    unchanged = timed(lambda: api.update("home"))
+    return {"visible": visible, "whole": whole, "cpu": used, "unchanged": unchanged}
 
 
 if __name__ == "__main__":

@@ -207,12 +207,13 @@ def run(arguments: list[str]) -> int:
     signals = _Signals()
     signals.install()
     try:
-        status = _called(arguments)
-        signals.ignore()
+        try:
+            status = _called(arguments)
+        finally:
+            signals.ignore()
         sys.stdout.flush()
         return status
     except MirrordError as error:
-        signals.ignore()
         if debug:
             raise
         _report(error, as_json=as_json)
@@ -225,7 +226,6 @@ def run(arguments: list[str]) -> int:
     except SystemExit as error:  # completion ends so, and what the library makes of a closed pipe
         return _NOBODY_READS if error.code else 0
     except BaseException as error:
-        signals.ignore()
         if type(error).__name__ == "Abort":  # of typer, which not every command loads
             print("error: not confirmed; nothing was done", file=sys.stderr)
             return 1

@@ -105,7 +105,8 @@ def _communicate(
 ) -> list[bytes]:
     """The ends of what it prints. (`Popen.communicate` keeps all of it, which may be endless.)"""
     assert process.stdout is not None and process.stderr is not None, process.args
-    until_s, left = clock.monotonic_s() + timeout_s, memoryview(given or b"")
+    checked_s, left = clock.monotonic_s(), memoryview(given or b"")
+    until_s = checked_s + timeout_s
     tails = [(bytearray(), output_bytes_max), (bytearray(), _OUTPUT_BYTES_MAX)]
     with selectors.DefaultSelector() as pipes:
         pipes.register(process.stdout, selectors.EVENT_READ, tails[0])
@@ -113,17 +114,20 @@ def _communicate(
         if process.stdin is not None:
             pipes.register(process.stdin, selectors.EVENT_WRITE)
         while pipes.get_map() or process.poll() is None:
-            left_s = until_s - clock.monotonic_s()
-            if left_s <= 0:
+            now_s = clock.monotonic_s()
+            if now_s >= until_s:
                 raise subprocess.TimeoutExpired(process.args, timeout_s)
+            wait_s = until_s - now_s
             if check is not None:
-                check()
-                left_s = min(left_s, _CHECK_EVERY_S)
+                wait_s = min(wait_s, _CHECK_EVERY_S)
+                if now_s - checked_s >= _CHECK_EVERY_S:  # not for each part of a long output
+                    checked_s = now_s
+                    check()
             if not pipes.get_map():
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(left_s)
+                    process.wait(wait_s)
                 continue
-            for key, _ in pipes.select(left_s):
+            for key, _ in pipes.select(wait_s):
                 if key.fileobj is process.stdin:
                     left = _given(key.fd, left)
                     over = not left

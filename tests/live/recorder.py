@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import random
 import struct
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -112,14 +111,6 @@ int fallocate(int fd, int mode, off_t at, off_t size)
     PASS("fallocate", type, mode ? "zero" : "grow", at, size, 0, 0, fd, mode, at, size)
 }
 """
-
-
-def build(folder: Path) -> Path:
-    source, library = folder / "record.c", folder / "record.so"
-    source.write_text(SHIM)
-    words = ["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-o", str(library), str(source), "-ldl"]
-    subprocess.run(words, check=True)
-    return library
 
 
 class Record(NamedTuple):

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import pytest
 
 from tests.live.lab import BLOCK, STAMP, Client, End, Pair, Proxy, stamp, wait_until
-from tests.live.recorder import FILES, SECTOR, Log, Medium, Record, build
+from tests.live.recorder import FILES, SECTOR, SHIM, Log, Medium, Record
+from tests.support import preload
 
 SIZE = 4 << 20
 _QUICK = ["--hold", "0.7", "--timeout", "0.4", "--heartbeat", "0.1", "--retry", "0.1"]
@@ -141,7 +142,7 @@ class Recording:
 
     def __init__(self, program: Path, folder: Path, seed: int, requests: int = 60) -> None:
         self.program, self.folder, self.requests = program, folder, requests
-        library = build(folder)
+        library = preload.build(SHIM, folder / "record.so")
         self.log = Log(folder / "log")
         pair = Pair(program, folder, SIZE)
         self.base: list[dict[str, bytes]] = []

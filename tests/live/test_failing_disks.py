@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.live.lab import BLOCK, Client, End, Pair, stamp
+from tests.support import preload
 
 #: While the folder has a file of its name, a sync of the image or a write to the records fails. The
 #: image then has what it had at its last sync; the kernel says so once.
@@ -92,10 +92,7 @@ class _Disk:
 
 @pytest.fixture
 def disks(pair: Pair, tmp_path: Path) -> dict[str, _Disk]:
-    source, library = tmp_path / "disk.c", tmp_path / "disk.so"
-    source.write_text(_SHIM)
-    words = ["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-o", str(library), str(source), "-ldl"]
-    subprocess.run(words, check=True)
+    library = preload.build(_SHIM, tmp_path / "disk.so")
     ends = {"primary": pair.primary, "secondary": pair.secondary}
     return {name: _Disk(end, library) for name, end in ends.items()}
 

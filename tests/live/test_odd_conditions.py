@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.live.lab import Client, End, Pair, Writer, stamp, wait_until
+from tests.support import preload
 
 MIB = 1 << 20
 YEAR_S = 365 * 86400
@@ -78,10 +79,7 @@ class Odd:
 
 @pytest.fixture
 def odd(pair: Pair, tmp_path: Path) -> dict[str, Odd]:
-    source, library = tmp_path / "odd.c", tmp_path / "odd.so"
-    source.write_text(_SHIM)
-    words = ["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-o", str(library), str(source), "-ldl"]
-    subprocess.run(words, check=True)
+    library = preload.build(_SHIM, tmp_path / "odd.so")
     return {"primary": Odd(pair.primary, library), "secondary": Odd(pair.secondary, library)}
 
 

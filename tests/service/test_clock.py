@@ -13,6 +13,7 @@ import pytest
 from mirrord.core.model import SnapshotKind
 from mirrord.drivers.contract import Driver
 from tests.service.conftest import Served
+from tests.support import preload
 from tests.support.labs import open_lab
 from tests.support.service import ServiceProcess, until
 from tests.support.world import NAME
@@ -36,8 +37,8 @@ class Stepped(Served):
 
 @pytest.fixture
 def stepped(tmp_path: Path) -> Iterator[Stepped]:
-    library, offset = tmp_path / "steppedclock.so", tmp_path / "offset"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", library, SHIM, "-ldl"], check=True)
+    library = preload.build(SHIM.read_text(), tmp_path / "steppedclock.so")
+    offset = tmp_path / "offset"
     offset.write_bytes(struct.pack("=q", 0))
     with open_lab("lab_block", tmp_path) as lab:
         made = Stepped(lab, tmp_path / "home")

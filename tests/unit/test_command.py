@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrord.core.errors import IoFailed
+from mirrord.core.errors import Aborted, IoFailed
 from mirrord.system import command
 
 
@@ -34,6 +34,20 @@ def test_of_an_endless_output_only_the_end_is_kept() -> None:
     assert len(done.output) == 64 << 10 and done.output.endswith("end\n")
     assert done.ending() == "was ended by signal 11: 50000"
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + (100 << 10)
+
+
+def test_a_long_output_is_not_checked_part_by_part() -> None:
+    checks: list[float] = []
+    began_s = time.monotonic()
+    words = ["/usr/bin/head", "-c", "400000000", "/dev/zero"]
+    command.run(words, timeout_s=60, check=lambda: checks.append(time.monotonic()))
+    assert len(checks) <= (time.monotonic() - began_s) * 10
+    with pytest.raises(Aborted):
+        command.run(["/usr/bin/yes"], timeout_s=60, check=_abort)
+
+
+def _abort() -> None:
+    raise Aborted("the transfer was aborted")
 
 
 def test_input_is_given_and_a_program_need_not_read_it() -> None:

@@ -1,5 +1,6 @@
 //! `live-sim [--seeds N] [--from SEED] [--fault NAME] [--plans KIND]`: random schedules; KIND is
-//! `semi` (semi-sync) or `records` (the disks of the records fail); prints the first one that violates a property, reduced. `--faults N`: how soon each seeded fault is noticed.
+//! `semi` (semi-sync) or `records` (the disks of the records fail); prints the first one that
+//! violates a property, reduced. `--faults N`: how soon each seeded fault is noticed.
 //! `--exhaustive sampled|all`: two writes, two crashes and a cut, at every event.
 
 use mirrord_live_core::fault::Fault;
