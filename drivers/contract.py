@@ -205,6 +205,12 @@ class Volume(abc.ABC):
     def delete_snapshot(self, guid: str) -> None:
         """Delete one that `snapshots()` lists; `Refused`: shown or pinned; `Busy`: `in_use`."""
 
+    def begin_delete(self, guid: str) -> Callable[[], None]:
+        """Begin `delete_snapshot` where the caller can do something else meanwhile; the result does
+        the rest, waits for the end, and raises what that method does.
+        """
+        return functools.partial(self.delete_snapshot, guid)
+
     def in_use(self, guid: str) -> str:
         """Who else uses a snapshot, which is therefore not deleted, as a clause; "": nobody."""
         return ""

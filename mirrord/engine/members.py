@@ -109,14 +109,25 @@ class Members(Joint, Clones):
         )
 
     def delete_snapshot(self, guid: str) -> None:
-        """See `Volume.delete_snapshot`. A set of which any member needs its snapshot stays
-        complete: that member comes first, and refuses.
+        """See `Volume.delete_snapshot`."""
+        self.begin_delete(guid)()
+
+    def begin_delete(self, guid: str) -> Callable[[], None]:
+        """See `Volume.begin_delete`. A set of which any member needs its snapshot stays complete:
+        that member comes first, and refuses.
         """
         there = [(d, p) for d, p in zip(self.drivers, self.parts(guid), strict=True) if p]
         needed = [n for n, (driver, part) in enumerate(there[1:], 1) if _is_needed(driver, part)]
-        for number in (*needed, *range(len(there))):
-            driver, part = there[number]
-            driver.delete_snapshot(part)
+        works = [there[number] for number in (*needed, *range(len(there)))]
+        begun = [driver.begin_delete(part) for driver, part in works[:1]]
+
+        def finish() -> None:
+            for delete in begun:
+                delete()
+            for driver, part in works[1:]:
+                driver.delete_snapshot(part)
+
+        return finish
 
     def in_use(self, guid: str) -> str:
         """See `Volume.in_use`: at any member."""

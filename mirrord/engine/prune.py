@@ -7,8 +7,9 @@ clock that jumped, is refused until it is confirmed (`mirrord prune NAME --accep
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from mirrord.core.errors import Busy, MirrordError, Refused, Unsupported, Untrusted
@@ -169,6 +170,7 @@ def _delete(
     from_source, from_destination = gone.get("source", []), gone.get("destination", [])
     pins = pinning.wanted(mirror, here, there)
     pinning.replace(mirror, mirror.destination, there, pins.destination)
+    finish = _begin_at(mirror, mirror.destination, from_destination, pins.destination)
     if from_source or pinning.differs(mirror, here, pins.source):
         with mirror.source_locked():
             pinning.replace(mirror, mirror.source, here, pins.source)
@@ -179,7 +181,7 @@ def _delete(
                 guids = [one.guid for one in passed]
                 mirror.catalogue.leave(mirror.id, str(mirror.source), guids)
             in_use = _delete_at_source(mirror, from_source, pins.source)
-    return in_use | _delete_at(mirror, mirror.destination, from_destination, pins.destination)
+    return in_use | finish()
 
 
 def _delete_left_over(
@@ -245,17 +247,29 @@ def _delete_at(
     """Delete all but those in use; returns these: guid -> why. pinned: what the mirror has pinned
     there, which may include what is to be deleted.
     """
-    guids = {snapshot.guid for snapshot in gone}
-    if not guids.isdisjoint(pinned):
+    return _begin_at(mirror, driver, gone, pinned)()
+
+
+def _begin_at(
+    mirror: Mirror, driver: Driver, gone: Sequence[Snapshot], pinned: Sequence[str]
+) -> Callable[[], dict[str, str]]:
+    """Begin `_delete_at`, which a remote end does meanwhile; the result finishes it."""
+    guids = [snapshot.guid for snapshot in gone if snapshot.guid]
+    if not set(guids).isdisjoint(pinned):
         driver.pin(mirror.id, [guid for guid in pinned if guid not in guids])
-    in_use = {}
-    for snapshot in gone:
-        try:
-            if snapshot.guid:
-                driver.delete_snapshot(snapshot.guid)
-        except Busy as error:
-            in_use[snapshot.guid] = one_line(error)
-    return in_use
+    begun = [driver.begin_delete(guid) for guid in guids[:1]]
+
+    def finish() -> dict[str, str]:
+        in_use = {}
+        rest: list[Callable[[], None]] = [partial(driver.delete_snapshot, one) for one in guids[1:]]
+        for guid, delete in zip(guids, [*begun, *rest], strict=True):
+            try:
+                delete()
+            except Busy as error:
+                in_use[guid] = one_line(error)
+        return in_use
+
+    return finish
 
 
 def make_room(mirror: Mirror, member: int, need_bytes: int, *, base: str | None) -> None:

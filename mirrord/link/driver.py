@@ -97,6 +97,8 @@ class RemoteDriver(Driver, Clones, Pool, Verification, Live):
         self._fence_sent: Fence | None = None
         #: Its call, until the answer was read.
         self._fencing: Exchange | None = None
+        #: The last call of `begin_delete`.
+        self._deleting: Exchange | None = None
 
     @classmethod
     def of(cls, endpoint: Endpoint, sessions: Sessions) -> Self:
@@ -269,9 +271,11 @@ class RemoteDriver(Driver, Clones, Pool, Verification, Live):
         """Close the volume in the session: the mirror no longer uses this end."""
         with self._guard:
             session, self._session = self._session, None
-            exchange, self._fencing = self._fencing, None
-        if session is not None and exchange is not None:
-            session.forget(exchange)
+            exchanges = self._fencing, self._deleting
+            self._fencing = self._deleting = None
+        for exchange in exchanges:
+            if session is not None and exchange is not None:
+                session.forget(exchange)
         if session is not None and session.alive:
             with suppress(MirrordError):  # the session ends, and closes all that it had open
                 number = self._opened.number
@@ -321,6 +325,27 @@ class RemoteDriver(Driver, Clones, Pool, Verification, Live):
         """See `Source.own_snapshots`."""
         listed: list[Snapshot] = self._call("own_snapshots", patterns) if patterns else []
         return listed
+
+    def begin_delete(self, guid: str) -> Callable[[], None]:
+        """See `Volume.begin_delete`: the other end begins now."""
+
+        def begin(session: Session, number: int) -> tuple[Session, Exchange]:
+            words = METHODS["delete_snapshot"].words(guid)
+            return session, session.begin("delete_snapshot", number, *words, waiting=self.waiting)
+
+        session, exchange = self._try(begin)
+        self._deleting = exchange
+
+        def finish() -> None:
+            try:
+                with self.placing():
+                    exchange.result()
+            except (LinkLost, Unreachable):
+                self.delete_snapshot(guid)
+            finally:
+                session.forget(exchange)
+
+        return finish
 
     def make_ready(self, name: str) -> None:
         """See `Source.make_ready`; an older mirrord does that as part of taking the snapshot."""

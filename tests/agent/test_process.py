@@ -136,6 +136,32 @@ def test_a_killed_agent_is_replaced_and_its_lock_taken_again(tmp_path: Path) -> 
             pass
 
 
+def test_a_deletion_whose_agent_is_killed_is_done_by_the_next_one(tmp_path: Path) -> None:
+    path = block(tmp_path, "v")
+    with agents(tmp_path / "home") as others:
+        driver = remote(others, path)
+        with driver.lock("mirrord update x"):
+            one = driver.take_snapshot("one")
+            others.processes[0].send_signal(signal.SIGSTOP)
+            finish = driver.begin_delete(one.guid)
+            others.kill()
+            assert [s.name for s in open_driver(Endpoint("block", str(path))).snapshots()]
+            finish()
+        assert not open_driver(Endpoint("block", str(path))).snapshots()
+        session = others.session()
+        assert not session._exchanges
+
+
+def test_a_deletion_that_nobody_awaits_is_forgotten(tmp_path: Path) -> None:
+    path = block(tmp_path, "v")
+    with agents(tmp_path / "home") as others:
+        driver = remote(others, path)
+        one = driver.take_snapshot("one")
+        driver.begin_delete(one.guid)
+        driver.detach()
+        assert not others.session()._exchanges
+
+
 @pytest.mark.parametrize("of", ["the volume", "the session"])
 def test_a_lock_that_the_old_agent_still_holds_is_waited_for(tmp_path: Path, of: str) -> None:
     """A process that was killed ends when its disk has done what it waits for."""

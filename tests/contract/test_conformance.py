@@ -112,10 +112,23 @@ def test_deleting_a_snapshot_may_be_repeated(lab: Lab) -> None:
     assert [s.guid for s in lab.source().snapshots()] == [two.guid]
 
 
+def test_a_deletion_ends_when_it_is_awaited(lab: Lab) -> None:
+    source = lab.source()
+    one = source.take_snapshot("one")
+    lab.change(source, 1)
+    two = source.take_snapshot("two")
+    finish = source.begin_delete(one.guid)
+    finish()
+    assert [s.guid for s in lab.source().snapshots()] == [two.guid]
+
+
 def test_the_snapshot_that_is_shown_cannot_be_deleted(lab: Lab) -> None:
     _source, destination, base = initialized(lab)
     with pytest.raises(Refused):
         destination.delete_snapshot(base.guid)
+    finish = destination.begin_delete(base.guid)
+    with pytest.raises(Refused):
+        finish()
     assert destination.facts().shown == base.guid
 
 
