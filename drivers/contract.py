@@ -70,8 +70,7 @@ class Capability(enum.Flag, boundary=enum.CONFORM):
     BLOCK_FOR_BLOCK = 4
     #: It has the role `Clones`.
     COPY = 32
-    #: What is committed without being shown can be shown by another commit, at no more than the
-    #: cost of that step.
+    #: What is committed without being shown can be shown by another commit, at that step's cost.
     SHOW_LATER = 64
     #: It has the role `Pool`.
     POOL = 128
@@ -206,9 +205,7 @@ class Volume(abc.ABC):
         """Delete one that `snapshots()` lists; `Refused`: shown or pinned; `Busy`: `in_use`."""
 
     def begin_delete(self, guid: str) -> Callable[[], None]:
-        """Begin `delete_snapshot` where the caller can do something else meanwhile; the result does
-        the rest, waits for the end, and raises what that method does.
-        """
+        """Begin `delete_snapshot`; the result ends it, and raises. A remote end works meanwhile."""
         return functools.partial(self.delete_snapshot, guid)
 
     def in_use(self, guid: str) -> str:
@@ -272,9 +269,7 @@ class Source(Volume):
 
     @abc.abstractmethod
     def own_snapshots(self, patterns: tuple[str, ...]) -> list[Snapshot]:
-        """The owner's own snapshots of the live volume whose names match one of the globs,
-        oldest first, kind OWN.
-        """
+        """User snapshots of the live volume that match one of the globs, oldest first, kind OWN."""
 
     @changing
     def make_ready(self, name: Name) -> None:

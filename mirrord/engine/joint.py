@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TypeVar
 
 from mirrord.core.errors import MirrordError, Unsupported
 from mirrord.core.model import Role
@@ -13,6 +15,7 @@ from mirrord.core.sets import parts_of
 from mirrord.drivers.contract import Capability, Driver
 from mirrord.system.waiting import Waiting
 
+T = TypeVar("T")
 #: Capabilities that need one volume at one path.
 _OF_ONE_VOLUME = Capability.COPY | Capability.FILES
 
@@ -130,3 +133,18 @@ class Joint(Driver):
             for driver in sorted(self.drivers, key=str):
                 stack.enter_context(driver.lock(purpose))
             yield all(driver.locked for driver in self.drivers)
+
+
+def at_once(works: Sequence[Callable[[], T]]) -> list[T]:
+    """Do all at the same time; what each returned."""
+    if len(works) == 1:
+        return [works[0]()]
+    from mirrord.engine.crew import Crew  # slow to load
+
+    return Crew(len(works)).run(works)
+
+
+def deletions(works: Sequence[tuple[Driver, str]]) -> list[Callable[[], None]]:
+    """What deletes these snapshots when each is called, in this order; the first is begun."""
+    begun = [driver.begin_delete(guid) for driver, guid in works[:1]]
+    return [*begun, *(partial(driver.delete_snapshot, guid) for driver, guid in works[1:])]

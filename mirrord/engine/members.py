@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 from mirrord.core import sets
 from mirrord.core.errors import Busy, InvariantError, MirrordError, NotFound, Refused, Unsupported
@@ -32,10 +32,8 @@ from mirrord.drivers.contract import Capability, Clones, Driver, Pool, clones_of
 from mirrord.drivers.refusals import base_missing, staging_missing
 from mirrord.drivers.streams import Receiver, SendStream
 from mirrord.engine import plan, together
-from mirrord.engine.joint import Joint
+from mirrord.engine.joint import Joint, at_once, deletions
 from mirrord.system import clock
-
-T = TypeVar("T")
 
 
 class Members(Joint, Clones):
@@ -118,14 +116,11 @@ class Members(Joint, Clones):
         """
         there = [(d, p) for d, p in zip(self.drivers, self.parts(guid), strict=True) if p]
         needed = [n for n, (driver, part) in enumerate(there[1:], 1) if _is_needed(driver, part)]
-        works = [there[number] for number in (*needed, *range(len(there)))]
-        begun = [driver.begin_delete(part) for driver, part in works[:1]]
+        deletes = deletions([there[number] for number in (*needed, *range(len(there)))])
 
         def finish() -> None:
-            for delete in begun:
+            for delete in deletes:
                 delete()
-            for driver, part in works[1:]:
-                driver.delete_snapshot(part)
 
         return finish
 
@@ -181,7 +176,7 @@ class Members(Joint, Clones):
         """
         taken: dict[Driver, tuple[Snapshot, float]] = {}
         works = [partial(_taken, some, name) for some in self._beside()]
-        for found_there in _at_once(works):
+        for found_there in at_once(works):
             taken |= found_there
         every = [taken[driver][0] for driver in self.drivers]
         self.took_s = [taken[driver][1] for driver in self.drivers]
@@ -208,7 +203,7 @@ class Members(Joint, Clones):
     def make_ready(self, name: str) -> None:
         """See `Source.make_ready`."""
         works = [partial(driver.make_ready, name) for driver in self.drivers]
-        _at_once(works)
+        at_once(works)
 
     def spread_ms(self, guid: str) -> int | None:
         """How far apart in time the snapshots of a set taken by this object are; None for any other
@@ -473,15 +468,6 @@ class Members(Joint, Clones):
     def end_test(self) -> bool:
         """See `Clones.end_test`."""
         return clones_of(self._only("there are no writable copies")).end_test()
-
-
-def _at_once(works: Sequence[Callable[[], T]]) -> list[T]:
-    """Do all at the same time; what each returned."""
-    if len(works) == 1:
-        return [works[0]()]
-    from mirrord.engine.crew import Crew  # slow to load
-
-    return Crew(len(works)).run(works)
 
 
 def _taken(some: Sequence[Driver], name: str) -> dict[Driver, tuple[Snapshot, float]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import NamedTuple
 
 from mirrord.core.errors import Busy, MirrordError, Refused, Unsupported, Untrusted
@@ -20,6 +19,7 @@ from mirrord.core.states import Verb
 from mirrord.core.units import counted, format_size
 from mirrord.drivers.contract import Driver
 from mirrord.engine import pinning, plan, recovery
+from mirrord.engine.joint import deletions
 from mirrord.engine.mirror import Mirror, one_line
 from mirrord.system import clock
 
@@ -257,12 +257,11 @@ def _begin_at(
     guids = [snapshot.guid for snapshot in gone if snapshot.guid]
     if not set(guids).isdisjoint(pinned):
         driver.pin(mirror.id, [guid for guid in pinned if guid not in guids])
-    begun = [driver.begin_delete(guid) for guid in guids[:1]]
+    deletes = deletions([(driver, guid) for guid in guids])
 
     def finish() -> dict[str, str]:
         in_use = {}
-        rest: list[Callable[[], None]] = [partial(driver.delete_snapshot, one) for one in guids[1:]]
-        for guid, delete in zip(guids, [*begun, *rest], strict=True):
+        for guid, delete in zip(guids, deletes, strict=True):
             try:
                 delete()
             except Busy as error:
