@@ -41,9 +41,10 @@ from tests.support.service import PATIENCE_S
 PEER_ROLES = (PeerLock, PeerPause)
 ROLES = (Volume, Source, Destination, Failover, Clones, Pool, Verification, Live, *PEER_ROLES)
 #: What a driver has for those who hold it, and what no other end is asked for.
-LOCAL = {(Volume, name) for name in ("append_only", "detach", "lock", "pins", "demand_fence")} | {
-    (Pool, "is_beside")
-}
+LOCAL = {
+    (Volume, name)
+    for name in ("append_only", "begin_delete", "detach", "lock", "pins", "demand_fence")
+} | {(Pool, "is_beside")}
 #: Rules that leave out some right, with a kind of volume that such a peer can open.
 LIMITED = {
     "send": (Rules(send=("/",)), "block"),
