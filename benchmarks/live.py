@@ -104,10 +104,19 @@ class Running:
                 process.wait()
 
 
-def _wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 10
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} did not appear"
+def _wait_for(place: Path | int) -> None:
+    """Wait until a program listens at that unix socket, or at that port of this host."""
+    deadline = time.monotonic() + 60
+    kind, address = (
+        (socket.AF_UNIX, str(place))
+        if isinstance(place, Path)
+        else (socket.AF_INET, ("127.0.0.1", place))
+    )
+    while True:
+        with socket.socket(kind) as client:
+            if client.connect_ex(address) == 0:
+                break
+        assert time.monotonic() < deadline, f"nothing listens at {place}"
         time.sleep(0.02)
     time.sleep(0.5)
 
@@ -211,7 +220,7 @@ def quorum(
         words = [program, *_credentials(authority, "server"), *node("d0", far), "--nbd-server"]
         words += [f"{server},tls-creds=t0" if authority else server, "--export", export]
         running.start(*words, library=library)
-    time.sleep(0.7)
+    _wait_for(port)
     remote = f"driver=nbd,node-name=r0,server.type=inet,server.host=127.0.0.1,server.port={port}"
     if authority is not None:
         remote += ",tls-creds=t0,tls-hostname=localhost"
