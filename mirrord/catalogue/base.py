@@ -88,7 +88,8 @@ class Store:
             raise Damaged(
                 "this is not a mirrord catalogue",
                 where=str(self.path),
-                hint="Move the file away; mirrord then rebuilds the state of the mirrors.",
+                hint="Move the file away, and restart the daemon if it runs; mirrord then rebuilds "
+                "the state of the mirrors.",
             )
         if version > len(MIGRATIONS):
             raise Damaged(
@@ -126,8 +127,8 @@ class Store:
                 "the catalogue is damaged",
                 where=where,
                 why=text,
-                hint="Move the file away; mirrord then rebuilds the state of each mirror from its "
-                "two ends. Only history is lost.",
+                hint="Move the file away, and restart the daemon if it runs; mirrord then rebuilds "
+                "the state of each mirror from its two ends. Only history and 'quiesce' are lost.",
             )
         if "full" in text or (self._is_copy and "readonly" in text):
             return NoSpace(

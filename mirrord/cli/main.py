@@ -235,6 +235,9 @@ def run(arguments: list[str]) -> int:
             full = IoFailed("the output cannot be written", why=error.strerror or str(error))
             _report(full, as_json=False)
             return 1
+        if isinstance(error, OSError) and error.filename is not None:
+            _report(_explained(error), as_json=as_json)
+            return 1
         message = getattr(error, "format_message", None)
         if message is not None and not message():
             return 2  # no arguments: click has printed the help page
@@ -258,6 +261,16 @@ def _is_bug(error: BaseException) -> bool:
     from mirrord.system.native import Panic
 
     return isinstance(error, Panic)
+
+
+def _explained(error: OSError) -> MirrordError:
+    from mirrord.system.explain import explained
+
+    try:
+        with explained():
+            raise error
+    except MirrordError as clear:
+        return clear
 
 
 def _lowered(text: str) -> str:

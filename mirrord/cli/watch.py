@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from mirrord.core.states import Activity
@@ -53,12 +53,13 @@ class _Lines:
         self._said_s = now_s
         rate = self._moved / (now_s - self._started_s)
         left = max(0, self._estimate - self._done - self._moved) / rate if rate else 0
-        print(
-            f"{self._name}: {format_size(self._done + self._moved)} of about "
-            f"{format_size(self._estimate)}, {format_size(rate)}/s, about "
-            f"{format_duration(left)} left",
-            file=sys.stderr,
-        )
+        with suppress(OSError):  # a log that is full, or a reader that has gone, ends no transfer
+            print(
+                f"{self._name}: {format_size(self._done + self._moved)} of about "
+                f"{format_size(self._estimate)}, {format_size(rate)}/s, about "
+                f"{format_duration(left)} left",
+                file=sys.stderr,
+            )
 
 
 class _Bar:
@@ -93,7 +94,8 @@ class _Bar:
     def close(self) -> None:
         """Take it away."""
         if self._progress is not None:
-            self._progress.stop()
+            with suppress(OSError):  # the terminal was closed
+                self._progress.stop()
             self._progress = None
 
     def _open(self) -> None:
@@ -119,4 +121,5 @@ class _Bar:
         self._task = self._progress.add_task(
             self._name, total=self._estimate, completed=self._pending
         )
-        self._progress.start()
+        with suppress(OSError):
+            self._progress.start()

@@ -31,6 +31,8 @@ _BODY_BYTES_MAX = 8 << 20
 _TELL_EVERY_S = 0.1
 _NEWS_MAX = 100
 _ALIVE_EVERY_S = 10.0
+#: For the end of a connection to be seen, if it came with the request.
+_GONE_S = 0.001
 
 
 class Backend(Protocol):
@@ -95,6 +97,10 @@ def application(backend: Backend, *, access: str) -> Starlette:
             asked = await _asked(request, access)
         except MirrordError as error:
             return _refused(error)
+        # While the daemon was stopped, or busy, the client may have given up.
+        await asyncio.sleep(_GONE_S)
+        if await request.is_disconnected():
+            return Response(status_code=499)
         return StreamingResponse(_answer(backend, asked), media_type="application/x-ndjson")
 
     routes = [Route("/metrics", metrics, methods=["GET"])]

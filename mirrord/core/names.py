@@ -42,7 +42,7 @@ def nearest(word: str, known: Iterable[str]) -> list[str]:
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
     """The hint for an unknown word: the known one that was probably meant, else `otherwise`."""
-    near = nearest(word, known)
+    near = nearest(word, (each for each in known if each != word))  # (a link to nothing has a name)
     return f"Did you mean '{near[0]}'?" if near else otherwise
 
 

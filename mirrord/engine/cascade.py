@@ -94,9 +94,10 @@ def refuse_turn(mirror: Mirror, facts: VolumeFacts) -> None:
     if name or facts.role is Role.MIRROR:
         hint = "Run 'mirrord break' for that mirror first, on the host that controls it."
         if name:
+            first = f"'mirrord break {name}', then " if facts.role is Role.MIRROR else ""
             hint = (
-                f"It must not have that destination any more: 'mirrord break {name}', then "
-                f"'mirrord delete {name}' (no volume is removed). Or resync instead."
+                f"It must not have that destination any more: {first}'mirrord delete {name}' (no "
+                "volume is removed). Or resync instead."
             )
         other = f"'{name}'" if name else "another mirror"
         raise Refused(

@@ -151,7 +151,7 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
         start = f" Its content is that of snapshot {chosen.name}." if chosen else ""
         lines = [
             f"'{mirror.name}' is broken off: {view} is writable now.{start}{note}",
-            *(f"Warning: {text}" for text in trouble),
+            *(f"Warning: {text}" for text in dict.fromkeys(trouble)),
             after_break.to_mirror_again(mirror),
         ]
         return Result("done", "\n".join(lines), {"view": view, "warnings": trouble})

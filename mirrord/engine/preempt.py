@@ -97,5 +97,6 @@ def _stop(mirror: Preempted, verb: Verb) -> bool:
             signalled = True
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(holder.pid, signal.SIGTERM)
+                os.kill(holder.pid, signal.SIGCONT)  # it may be suspended (Ctrl-Z)
         clock.sleep_s(_POLL_S)
     return stopped

@@ -12,6 +12,7 @@ from mirrord.catalogue.store import MirrorRow
 from mirrord.core.errors import MirrordError
 from mirrord.core.model import Role, Snapshot, VolumeFacts
 from mirrord.core.records import AlarmKind, Finding, Level
+from mirrord.core.relationship import Intent
 from mirrord.core.states import State
 from mirrord.core.units import format_size
 from mirrord.drivers.contract import Driver
@@ -132,6 +133,9 @@ def _why_live(mirror: Mirror) -> str:
     driver = replaced(mirror)
     if driver is not None:
         return f"another volume has taken the place of the destination {driver}; move the copy back"
+    record = _answer(mirror, lambda: mirror.destination.drivers[0].relationship(mirror.id))
+    if record is not None and record.intent is Intent.BROKEN_OFF:
+        return "it was broken off, but the catalogue could not record it; the next command does"
     return "the destination was made writable outside of this mirror"
 
 

@@ -30,7 +30,7 @@ class HookPauser(Pauser):
 
     def check(self, written: Sequence[Path]) -> None:
         """See `Pauser.check`."""
-        command.find(self._words[0], hint="Correct the path in the definition.")
+        command.find(self._words[0], hint="Correct the path in the definition, or the program.")
 
     def pause(self, timeout_s: float) -> None:
         """See `Pauser.pause`."""

@@ -91,14 +91,14 @@ def resume_left(
             return [one._replace(why=at_work) for one in _peek(path)] if at_work else []
         left = []
         for one in _read(descriptor):
-            why = elsewhere(one) if one.host else _resumed(one, patience_s)
+            why = elsewhere(one) if one.host else _resumed(one, patience_s, path)
             if why:
                 left.append(one._replace(why=why))
         _settle(path, descriptor, left)
         return left
 
 
-def _resumed(one: LeftPaused, patience_s: float) -> str:
+def _resumed(one: LeftPaused, patience_s: float, record: Path) -> str:
     """Resume an application; returns why that failed, or ""."""
     if one.pauser == UNKNOWN:
         return one.why
@@ -106,6 +106,8 @@ def _resumed(one: LeftPaused, patience_s: float) -> str:
         with closing(open_pauser(one.pauser)) as pauser, ExitStack() as stack:
             if pauser.find(one.mark):
                 if place := pauser.lock_path():
+                    if not place.exists():
+                        return f"{place} does not exist; resume it by hand, then delete {record}"
                     # Another mirror's pause of it is not ended.
                     pauser.held_lock = lock(place, stack, patience_s)
                 pauser.resume()

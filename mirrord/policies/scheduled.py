@@ -9,11 +9,12 @@ from mirrord.schedules.spans import Span, covers, next_edge
 
 
 class Memory(NamedTuple):
-    """inside: whether the special hours are in force, until_ns: for how long (wall time); memory:
-    of the policy that decides.
+    """inside: whether the special hours are in force; since_ns, until_ns: in which wall time that
+    holds; memory: of the policy that decides.
     """
 
     inside: bool
+    since_ns: int
     until_ns: float
     memory: Any
 
@@ -31,12 +32,12 @@ class Scheduled:
 
     def begin(self) -> Memory:
         """See `Policy.begin`."""
-        return Memory(False, 0, self._outside.begin())
+        return Memory(False, 0, 0, self._outside.begin())
 
     def decide(self, observation: Observation, memory: Memory) -> tuple[Directive, Memory]:
         """See `Policy.decide`."""
         wall_ns = observation.wall_ns
-        if wall_ns >= memory.until_ns:
+        if not memory.since_ns <= wall_ns < memory.until_ns:  # (a clock may be set back)
             memory = self._next(wall_ns, memory)
         policy = self._inside if memory.inside else self._outside
         directive, remembered = policy.decide(observation, memory.memory)
@@ -49,6 +50,6 @@ class Scheduled:
         edge_ns = next_edge(self._spans, wall_ns, self._zone)
         until_ns = float("inf") if edge_ns is None else edge_ns
         if inside is memory.inside:
-            return memory._replace(until_ns=until_ns)
+            return memory._replace(since_ns=wall_ns, until_ns=until_ns)
         policy = self._inside if inside else self._outside
-        return Memory(inside, until_ns, policy.begin())
+        return Memory(inside, wall_ns, until_ns, policy.begin())

@@ -51,7 +51,9 @@ def find(program: str, *, hint: str) -> str:
     for path in [program] if "/" in program else [f"{folder}/{program}" for folder in folders]:
         if os.path.isfile(path) and os.access(path, os.X_OK):
             return path
-    raise Unsupported(f"the program '{program}' is not installed", hint=hint)
+    found = "/" in program and os.path.exists(program)
+    why = "is not an executable file" if found else "is not installed"
+    raise Unsupported(f"the program '{program}' {why}", hint=hint)
 
 
 def run(

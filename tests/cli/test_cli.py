@@ -345,3 +345,9 @@ def test_a_wrong_settings_file_is_named_with_its_line(block: World) -> None:
 def test_a_number_is_finite(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(words) == 2
     assert "is not a finite number" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_changed_is_no_bug(block: World) -> None:
+    block.paths.hosts.joinpath("dr.toml").mkdir(parents=True)
+    done = block.cli("host", "remove", "dr")
+    refused(done, 1, "dr.toml: a file operation failed: Is a directory", "Check that path")

@@ -185,6 +185,21 @@ def test_break_in_mid_transfer_ends_it_first(big: tuple[World, Big]) -> None:
     assert world.in_step()
 
 
+@pytest.mark.parametrize("big", KINDS, indirect=True)
+@pytest.mark.parametrize("verb", ["abort", "break"])
+def test_a_suspended_transfer_is_ended_too(big: tuple[World, Big], verb: str) -> None:
+    world, _lab = big
+    process = start_update(world)
+    process.send_signal(signal.SIGSTOP)
+    try:
+        done = world.cli(verb, NAME, timeout_s=60)
+    finally:
+        process.send_signal(signal.SIGCONT)
+        process.communicate(timeout=DEADLINE_S)
+    assert done.returncode == 0, done.stderr
+    assert process.returncode == 128 + signal.SIGTERM
+
+
 def test_a_killed_receiver_fails_the_transfer_cleanly(big: tuple[World, Big]) -> None:
     world, lab = big
     if lab.kind != "btrfs":

@@ -181,7 +181,10 @@ def test_with_a_catalogue_that_cannot_be_used(mirror: Mirror, what: str) -> None
         assert result.status == "done" and str(mirror.paths.catalogue) in result.text
         (mirror.view / "file").write_text("in the emergency")
         mirror.service.close()
+        assert result.text.count("Warning: ") == len(set(result.data["warnings"]))
         mend(mirror)
+        problems = mirror.again().status(NAME)[0].problems
+        assert not any("outside of this mirror" in one for one in problems), problems
         with pytest.raises(MirrordError, match=r"broken off|writable"):
             mirror.again().update(NAME)
         assert mirror.service.status(NAME)[0].state == "broken-off"

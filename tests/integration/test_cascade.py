@@ -215,6 +215,21 @@ def test_the_middle_of_a_cascade_cannot_be_reversed_or_rolled_back(
 
 
 @pytest.mark.in_process
+def test_a_mirror_to_the_source_that_never_began_is_only_deleted(world: World, lab: Lab) -> None:
+    world.initialized()
+    place = beside(lab.destination(), "other")
+    world.service.create("other", str(lab.destination()), place)
+    file = world.service.definitions.file("other")
+    ends = str(lab.destination()), place, str(lab.source())
+    text = file.read_text().replace(ends[1], ends[2]).replace(ends[0], place)
+    file.write_text(text)
+    with pytest.raises(Refused, match="cannot become a destination") as caught:
+        world.service.reverse(NAME, yes=True)
+    assert "mirrord break" not in caught.value.hint
+    world.service.delete("other", yes=False, keep_snapshots=False)
+    assert world.service.reverse(NAME, yes=True).status == "done"
+
+
 def test_the_last_becomes_the_source_of_the_middle_once_the_first_mirror_is_deleted(
     world: World, lab: Lab, last: Driver
 ) -> None:

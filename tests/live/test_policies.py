@@ -201,7 +201,12 @@ def test_a_scheduled_policy() -> None:
     assert keys.scheduled == ScheduledKeys(("Mon-Fri 08:00-18:00",), "sync", "semi-sync")
     policy = open_policy("scheduled", keys, window="1MiB", zone="UTC")
     memory = policy.begin()
-    for hour, mode, lag in ((9, Mode.SYNC, None), (19, Mode.SEMI_SYNC, 1 << 20)):
+    # (At last the clock, which was ahead, is set back into the hours.)
+    for hour, mode, lag in (
+        (9, Mode.SYNC, None),
+        (19, Mode.SEMI_SYNC, 1 << 20),
+        (10, Mode.SYNC, None),
+    ):
         monday_ns = (4 * 24 + hour) * 3600 * 10**9  # 1970-01-05
         directive, memory = policy.decide(SEEN._replace(wall_ns=monday_ns), memory)
         assert (directive.mode, directive.max_lag_bytes) == (mode, lag)

@@ -300,6 +300,8 @@ def test_a_program_that_hangs(tmp_path: Path) -> None:
 
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     assert "not installed" in refusal(f"hook:{tmp_path}/none")
+    (tmp_path / "none").touch(mode=0o644)
+    assert "not an executable file" in refusal(f"hook:{tmp_path}/none")
 
 
 # qmp

@@ -204,3 +204,11 @@ def test_a_full_disk_does_not_lose_what_is_recorded(tmp_path: Path) -> None:
         assert left_in(record) == [far]
     finally:
         unmount(folder)
+
+
+def test_a_program_that_is_gone_is_told_with_the_way_on(record: Path, tmp_path: Path) -> None:
+    made = program(tmp_path, "exit 0")
+    leave(record, f"hook:{made}")
+    made.unlink()
+    [left] = resume_left(record)
+    assert f"{made} does not exist; resume it by hand, then delete {record}" in left.line()

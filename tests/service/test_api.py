@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import resource
+import signal
 import socket
 import stat
 import time
@@ -104,6 +105,26 @@ def test_a_wrong_request_is_answered_with_an_error(
     answer = _raw(served.paths.act_socket, head.encode() + body)
     found = [json.loads(part) for part in answer.splitlines() if part.startswith(b'{"error"')]
     assert found and found[0]["error"]["error"] == code, answer
+
+
+@pytest.mark.parametrize("method", ["quiesce", "break_off"])
+def test_what_a_client_gave_up_on_before_it_began_is_not_done(served: Served, method: str) -> None:
+    served.initialized()
+    process = served.daemon.process
+    assert process is not None
+    head = f"POST /v2/{method} HTTP/1.1\r\nHost: x\r\nContent-Length: 16\r\n\r\n"
+    process.send_signal(signal.SIGSTOP)
+    try:
+        for _ in range(20):
+            with socket.socket(socket.AF_UNIX) as made:
+                made.connect(str(served.paths.act_socket))
+                made.sendall(head.encode() + b'{"name": "home"}')
+    finally:
+        process.send_signal(signal.SIGCONT)
+    for _ in range(5):  # (those before it are answered by then)
+        assert (served.row()["quiesced"], served.row()["state"]) == (False, "mirrored")
+        time.sleep(0.1)
+    assert "break" not in served.daemon.text()
 
 
 def test_a_request_that_is_too_large_or_no_http_is_survived(served: Served) -> None:

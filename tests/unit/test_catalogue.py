@@ -113,7 +113,7 @@ def test_a_corrupt_catalogue_is_named_with_the_way_on(tmp_path: Path, content: b
     (tmp_path / "c").write_bytes(content)
     with pytest.raises(Damaged) as caught:
         Catalogue(tmp_path / "c")
-    assert "Move the file away" in caught.value.hint
+    assert "Move the file away, and restart the daemon" in caught.value.hint
     assert (tmp_path / "c").read_bytes() == content
 
 

@@ -177,3 +177,11 @@ def test_a_host_can_be_removed(hosts: Hosts) -> None:
     assert hosts.names() == []
     with pytest.raises(MirrordError, match="no host is called 'dr'"):
         hosts.remove("dr")
+
+
+def test_a_file_that_is_a_link_to_nothing_is_not_offered_instead(hosts: Hosts) -> None:
+    hosts.folder.mkdir(exist_ok=True)
+    hosts.file("dr").symlink_to("/no-such-folder/file")
+    with pytest.raises(NotFound, match="no host is called 'dr'") as caught:
+        hosts.load("dr")
+    assert "mirrord host add dr" in caught.value.hint
