@@ -53,7 +53,7 @@ fn state_name(state: State) -> &'static str {
         State::InSync => "in-sync",
         State::Opening { .. } => "entering-semi-sync",
         State::Semi => "semi-sync",
-        State::Leaving => "leaving-sync",
+        State::Leaving(_) => "leaving-sync",
         State::Alone => "out-of-sync",
         State::Resync => "resync",
         State::Finishing { .. } | State::Committing | State::Entering => "entering-sync",
