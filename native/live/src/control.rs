@@ -446,9 +446,9 @@ impl Process {
     }
 
     fn changed_role(&mut self, done: std::io::Result<()>) -> Result<(), Problem> {
-        done?;
+        // Also after a failure: what the files say then is not known.
         self.open_again();
-        Ok(())
+        Ok(done?)
     }
 
     fn events_since(&self, argument: &str) -> String {
