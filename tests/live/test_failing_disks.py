@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.lab import BLOCK, Client, End, Pair, stamp
+from tests.live.lab import BLOCK, Client, End, Pair, stamp, wait_until
 from tests.support import preload
 
-#: While the folder has a file of its name, a sync of the image or a write to the records fails. The
-#: image then has what it had at its last sync; the kernel says so once.
+#: While the folder has a file of its name, a sync of the image or a write to the records fails.
+#: The image then has what it had at its last sync; the kernel says so once. While it has `full`, a
+#: write to the image fails; while it has `late`, a sync after the record was written.
 _SHIM = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -21,9 +22,10 @@ _SHIM = r"""
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
-static int is_failing(int fd, const char *name)
+static int is_failing(int fd, const char *name, const char *with)
 {
     char link[64], path[4096], mark[4096];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
@@ -31,16 +33,27 @@ static int is_failing(int fd, const char *name)
     path[length < 0 ? 0 : length] = 0;
     const char *last = strrchr(path, '/');
     if (!last || strcmp(last + 1, name)) return -1;
-    snprintf(mark, sizeof mark, "%s/%s", getenv("DISK_FAILS"), name);
+    snprintf(mark, sizeof mark, "%s/%s", getenv("DISK_FAILS"), with);
     return !access(mark, F_OK);
 }
+
+static char is_late;
 
 ssize_t pwrite64(int fd, const void *from, size_t size, off64_t at)
 {
     static ssize_t (*real)(int, const void *, size_t, off64_t);
     if (!real) real = dlsym(RTLD_NEXT, "pwrite64");
-    if (is_failing(fd, "tracking") != 1) return real(fd, from, size, at);
+    if (is_failing(fd, "tracking", "tracking") != 1 && is_failing(fd, "image", "full") != 1) {
+        if (at < 8192 && is_failing(fd, "tracking", "late") == 1) is_late = 1;
+        return real(fd, from, size, at);
+    }
     errno = EIO;
+    return -1;
+}
+
+ssize_t pwritev2(int fd, const struct iovec *from, int count, off_t at, int flags)
+{
+    errno = EAGAIN;
     return -1;
 }
 
@@ -51,8 +64,14 @@ int fdatasync(int fd)
     char path[4096];
     struct stat facts;
     if (!real) real = dlsym(RTLD_NEXT, "fdatasync");
-    int failing = is_failing(fd, "image");
-    if (failing < 0) return real(fd);
+    int failing = is_failing(fd, "image", "image");
+    if (failing < 0) {
+        if (is_late && is_failing(fd, "tracking", "late") == 1) {
+            errno = EIO;
+            return -1;
+        }
+        return real(fd);
+    }
     if (!failing) lost = 0;
     if (lost || fstat(fd, &facts)) return 0;
     snprintf(path, sizeof path, "%s/durable", getenv("DISK_FAILS"));
@@ -81,13 +100,13 @@ class _Disk:
         end.options += ["--io", "threads"]  # io_uring does not call the library
         end.environment = {"LD_PRELOAD": str(library), "DISK_FAILS": str(self._folder)}
 
-    def fail(self) -> None:
-        for name in ("tracking", "image"):
+    def fail(self, *names: str) -> None:
+        for name in names or ("tracking", "image"):
             (self._folder / name).touch()
 
     def repair(self) -> None:
-        for name in ("tracking", "image"):
-            (self._folder / name).unlink()
+        for name in ("tracking", "image", "full", "late"):
+            (self._folder / name).unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -135,3 +154,38 @@ def test_a_primary_that_could_not_record_its_loss_does_not_win(
     pair.wait_in_sync()
     pair.assert_equal()
     assert pair.primary.bytes()[:BLOCK] == stamp(0, 1)
+
+
+def test_a_primary_that_may_have_lost_what_both_ends_had_does_not_leave_sync(
+    pair: Pair, disks: dict[str, _Disk]
+) -> None:
+    pair.hold_long()
+    pair.primary.options += ["--barrier", "60"]
+    pair.start()
+    assert pair.primary.ask("mode strict-sync") == {"ok": True}
+    with Client(pair.primary) as client:
+        assert client.write(0, stamp(0, 1)) == 0
+        disks["primary"].fail("image", "full")
+        assert client.write(BLOCK, stamp(1, 2)) != 0
+        assert client.flush() != 0
+    assert pair.primary.is_state("failed")
+    disks["primary"].repair()
+    time.sleep(0.5)
+    pair.primary.kill()
+    pair.primary.start()
+    pair.wait_in_sync()
+    pair.assert_equal()
+    assert pair.primary.bytes()[:BLOCK] == stamp(0, 1)
+
+
+def test_a_change_of_role_that_may_not_be_on_disk_can_be_asked_for_again(
+    pair: Pair, disks: dict[str, _Disk]
+) -> None:
+    pair.start()
+    assert pair.secondary.ask("break") == {"ok": True}
+    wait_until(lambda: (pair.primary.status() or {}).get("role") == "fenced", "the fence")
+    disks["primary"].fail("late")
+    assert pair.primary.ask("rejoin")["ok"] is False
+    disks["primary"].repair()
+    wait_until(lambda: (pair.primary.status() or {}).get("role") == "secondary", "the new role", 20)
+    wait_until(lambda: pair.secondary.is_state("in-sync"), "sync")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 
@@ -51,6 +52,18 @@ def test_a_short_cut_is_a_pause(pair: Pair, proxy: Proxy) -> None:
         time.sleep(0.2)
     assert _left_sync(pair) == 0
     _checked(pair, writer)
+
+
+def test_a_replica_that_stays_silent_is_logged_once(pair: Pair) -> None:
+    pair.start()
+    assert pair.secondary.process is not None
+    pair.secondary.process.send_signal(signal.SIGSTOP)
+    wait_until(lambda: pair.primary.is_state("out-of-sync"), "leaving sync", 15)
+    time.sleep(3)
+    pair.secondary.process.send_signal(signal.SIGCONT)
+    pair.wait_in_sync()
+    # Once while writes wait, and once out of sync.
+    assert (pair.primary.folder / "log").read_text().count("the replica is silent") == 2
 
 
 def test_a_long_cut_leaves_the_replica_behind(pair: Pair, proxy: Proxy) -> None:

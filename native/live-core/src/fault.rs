@@ -40,10 +40,11 @@ pub enum Fault {
     MergeAcrossBarrier,
     MergedUnitTorn,
     LossForgotten,
+    LeaveBeforeSync,
 }
 
 impl Fault {
-    pub const ALL: [Fault; 37] = [
+    pub const ALL: [Fault; 38] = [
         Fault::AckBeforePeer,
         Fault::AckBeforeLocal,
         Fault::PrimaryWinsAfterPowerCut,
@@ -81,6 +82,7 @@ impl Fault {
         Fault::MergeAcrossBarrier,
         Fault::MergedUnitTorn,
         Fault::LossForgotten,
+        Fault::LeaveBeforeSync,
     ];
 
     /// It shows in `semi-sync` only.

@@ -88,7 +88,7 @@ pub enum Action {
         token: Token,
     },
     Send(Frame),
-    /// The link is of no use any more.
+    /// The link is of no use any more. Empty: it is the same reason as at the last attempt.
     Disconnect(&'static str),
     Reply {
         request: RequestId,

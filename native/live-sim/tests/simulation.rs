@@ -91,6 +91,29 @@ fn recorded(fault: Fault) -> Option<Plan> {
             ];
             (5, true, steps)
         }
+        Fault::LeaveBeforeSync => {
+            let loss = Loss::Random;
+            let cut = |node, down| Op::PowerCut { node, loss, down };
+            let trim = Op::Trim {
+                sector: 39,
+                sectors: 1,
+                punch: true,
+            };
+            let down = 191_000;
+            let steps = vec![
+                (2, trim),
+                (4, Op::Flush),
+                (4, Op::Kill { node: 1, down }),
+                (5, write(33, 1, true)),
+                (5, write(1, 2, false)),
+                (15, cut(0, 119_000)),
+                (266, cut(1, 121_000)),
+                (338, Op::FailWrite { node: 1 }),
+                (374, Op::FailSync { node: 0 }),
+                (852, cut(0, 205_000)),
+            ];
+            (31_838, true, steps)
+        }
         _ => return None,
     };
     let step = |(at, op): (u64, Op)| Step { at: at * 1000, op };

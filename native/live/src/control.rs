@@ -53,7 +53,7 @@ fn state_name(state: State) -> &'static str {
         State::InSync => "in-sync",
         State::Opening { .. } => "entering-semi-sync",
         State::Semi => "semi-sync",
-        State::Leaving => "leaving-sync",
+        State::Leaving(_) => "leaving-sync",
         State::Alone => "out-of-sync",
         State::Resync => "resync",
         State::Finishing { .. } | State::Committing | State::Entering => "entering-sync",
@@ -446,9 +446,9 @@ impl Process {
     }
 
     fn changed_role(&mut self, done: std::io::Result<()>) -> Result<(), Problem> {
-        done?;
+        // Also after a failure: what the files say then is not known.
         self.open_again();
-        Ok(())
+        Ok(done?)
     }
 
     fn events_since(&self, argument: &str) -> String {

@@ -73,6 +73,11 @@ impl Primary {
                 step: Step::Barrier(_),
                 ..
             } => self.link == Link::Session,
+            State::Leaving(Some(barrier)) => {
+                self.barriers_started < barrier
+                    && self.pulls.is_empty()
+                    && self.issued.values().all(|each| each.local)
+            }
             _ => self.is_issuing(),
         };
         self.sync_meanwhile(out);
@@ -96,7 +101,11 @@ impl Primary {
         }
         self.barrier = Some(Barrier {
             number: self.barriers_started,
-            flushes: std::mem::take(&mut self.flushes),
+            flushes: match self.state {
+                // They are answered when the record says that this end alone counts.
+                State::Leaving(_) => Vec::new(),
+                _ => std::mem::take(&mut self.flushes),
+            },
             local: false,
             remote,
             gated: self.state != State::Resync && !self.is_windowed(),

@@ -365,7 +365,8 @@ impl Primary {
     /// Ends the connection from this end.
     pub(super) fn hang_up(&mut self, reason: &'static str, out: &mut Vec<Action>) {
         if self.link != Link::Down {
-            out.push(Action::Disconnect(reason));
+            let is_known = self.link == Link::Greeting && self.reason == reason;
+            out.push(Action::Disconnect(if is_known { "" } else { reason }));
             self.link_lost(reason, out);
         }
     }

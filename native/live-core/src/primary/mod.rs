@@ -123,8 +123,9 @@ pub enum State {
     },
     /// The other end journals the writes in order, and may be behind by the window.
     Semi,
-    /// The record that says "out of sync" is being written; acknowledgements are held.
-    Leaving,
+    /// Acknowledgements are held: the barrier of this number makes durable what both ends have;
+    /// then (None) the record that says "out of sync" is being written.
+    Leaving(Option<u64>),
     /// Out of sync: changes are tracked.
     Alone,
     Resync,
@@ -488,8 +489,8 @@ impl Primary {
         match self.state {
             State::Starting | State::Fenced | State::Failed => false,
             // Until the record says otherwise, what the replica has may still replace this image.
-            State::Leaving if self.is_faulty(Fault::ReadBeforeRecord) => true,
-            State::Holding { .. } | State::Exchange { .. } | State::Leaving => self.continuing,
+            State::Leaving(_) if self.is_faulty(Fault::ReadBeforeRecord) => true,
+            State::Holding { .. } | State::Exchange { .. } | State::Leaving(_) => self.continuing,
             _ => true,
         }
     }

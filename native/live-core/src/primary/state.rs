@@ -47,7 +47,7 @@ impl Primary {
     pub(super) fn leave(&mut self, reason: &str, out: &mut Vec<Action>) {
         if matches!(
             self.state,
-            State::Leaving | State::Alone | State::Fenced | State::Failed
+            State::Leaving(_) | State::Alone | State::Fenced | State::Failed
         ) {
             return;
         }
@@ -59,18 +59,31 @@ impl Primary {
             self.peer = None;
         }
         self.next_try = self.now + self.settings.retry;
+        let mut barrier = 0;
+        if self.record.synced && !self.is_faulty(Fault::LeaveBeforeSync) {
+            self.tracker.lose();
+            self.abandon_barrier(true, out);
+            self.barrier_wanted = true;
+            barrier = self.barriers_started + 1;
+        }
+        self.state = State::Leaving(Some(barrier));
+        self.progress += 1;
+        if self.is_faulty(Fault::AckOutOfSyncBeforeRecord) {
+            self.left();
+            self.go_alone(out);
+        }
+    }
+
+    /// From here on this end's image is the only one that counts.
+    fn left(&mut self) {
         let was_bounded = self.record.synced || self.record.bounded;
         self.record.bounded = self.record.mode == Mode::Semi && was_bounded;
         self.record.synced = false;
         self.record.since = self.wall;
-        // From here on this end's image is the only one that counts.
         self.record.boot = self.boot;
         self.record_changed = true;
-        self.state = State::Leaving;
+        self.state = State::Leaving(None);
         self.progress += 1;
-        if self.is_faulty(Fault::AckOutOfSyncBeforeRecord) {
-            self.go_alone(out);
-        }
     }
 
     /// Out of sync: every change is tracked, and nobody waits for the other end.
@@ -177,7 +190,8 @@ impl Primary {
                 self.progress += 1;
             }
             State::Finishing { barrier } => self.pump_finish(barrier, out),
-            State::Leaving if !self.record_changed && self.journal.is_idle() => {
+            State::Leaving(Some(barrier)) if self.barriers_done >= barrier => self.left(),
+            State::Leaving(None) if !self.record_changed && self.journal.is_idle() => {
                 self.go_alone(out);
             }
             State::Entering if !self.record_changed && self.journal.is_idle() => {

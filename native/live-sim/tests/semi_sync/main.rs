@@ -225,7 +225,7 @@ fn a_lost_log_is_on_record_before_anything_depends_on_it() {
     pair.disks[1].lose(File::Log, 0);
     pair.start_replica();
     pair.pass(500);
-    assert_eq!(pair.primary.state(), State::Leaving);
+    assert_eq!(pair.primary.state(), State::Leaving(None));
 }
 
 #[test]

@@ -178,7 +178,9 @@ impl Process {
                 }
             }
             Action::Disconnect(reason) => {
-                self.log(format!("link: disconnected: {reason}"));
+                if !reason.is_empty() {
+                    self.log(format!("link: disconnected: {reason}"));
+                }
                 self.flush_link();
                 let outgoing = self.outgoing.take();
                 for key in outgoing.into_iter().chain(self.incoming.take()) {
