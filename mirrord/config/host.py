@@ -54,8 +54,9 @@ def _zone(value: Any) -> str:
 
 def _webhook(value: Any) -> str:
     address = strict.text(value)
-    if not address.startswith(("https://", "http://")):
-        raise ValueError("expected an address that begins with https:// or http://")
+    scheme, _, rest = address.partition("://")
+    if scheme not in ("https", "http") or not rest.partition("/")[0]:
+        raise ValueError("expected an address that begins with https:// or http:// and a host")
     return address
 
 

@@ -58,6 +58,8 @@ def _hours(value: Any) -> tuple[str, ...]:
     found = strict.texts(value)
     for each in found:
         parse_span(each)
+    if not found:
+        raise ValueError('expected at least one, for example "Mon-Fri 08:00-18:00"')
     return found
 
 

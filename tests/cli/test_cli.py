@@ -325,6 +325,7 @@ def test_a_wrong_settings_file_is_named_with_its_line(block: World) -> None:
         ("[limits]\ntransfer = 3\n", "mirrord.toml:2: unknown key 'limits.transfer'"),
         ('zone = "Mars/Olympus"\n', "mirrord.toml:1: 'Mars/Olympus' is not a time zone"),
         ('[alarms]\nwebhook = "ftp://x"\n', "mirrord.toml:2: 'alarms.webhook' is invalid"),
+        ('[alarms]\nwebhook = "http:///a"\n', "mirrord.toml:2: 'alarms.webhook' is invalid"),
         ('[throttle]\nhost = "0"\n', "mirrord.toml:2"),
     ):
         settings.write_text(text)

@@ -218,6 +218,7 @@ def test_a_scheduled_policy() -> None:
         ('"semi-sync"', '"scheduled"', "'scheduled.outside' is invalid"),
         ('"semi-sync"', '"dynamic"', "the policy 'dynamic' needs the table [dynamic]"),
         ("08:00-18:00", "08:00", "'Mon-Fri 08:00' is not a weekly span"),
+        ('"Mon-Fri 08:00-18:00"', "[]", "'scheduled.hours' is invalid"),
         ('inside = "sync"', "", "the key 'scheduled.inside' is missing"),
         ('policy = "scheduled"', 'policy = "scheduled"\nwindow = "5s"',
          "the window of 'semi-sync' in 'scheduled' is a duration"),
