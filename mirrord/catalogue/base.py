@@ -16,8 +16,9 @@ from mirrord.system import steps
 #: The path of a catalogue in memory, which is lost when it is closed.
 IN_MEMORY = Path(":memory:")
 _CACHE_KIB = 256
-#: How long another process may take to record something.
-_OTHERS_S = 30.0
+#: How long another process may take to record something; how long one that took longer is awaited
+#: again: an emergency `break` goes on without the catalogue, and has several things to record.
+_OTHERS_S, _AGAIN_S = 30.0, 1.0
 
 
 class Store:
@@ -36,6 +37,7 @@ class Store:
         self.path = path
         self._brief, self._is_copy = brief, False
         self._turn = turn or threading.Lock()
+        self._patience_s = _OTHERS_S
         self._db = self._open()
 
     def close(self) -> None:
@@ -151,6 +153,7 @@ class Store:
         with self._turn:
             try:
                 self._db.execute("BEGIN IMMEDIATE")
+                self._wait_for_others(_OTHERS_S)
                 try:
                     yield self._db
                     self._db.execute("COMMIT")
@@ -159,7 +162,15 @@ class Store:
                         self._db.execute("ROLLBACK")
                     raise
             except (sqlite3.DatabaseError, OverflowError) as error:
-                raise self._explained(error) from error
+                explained = self._explained(error)
+                if isinstance(explained, Busy):
+                    self._wait_for_others(_AGAIN_S)
+                raise explained from error
+
+    def _wait_for_others(self, patience_s: float) -> None:
+        if patience_s != self._patience_s:
+            self._db.execute(f"PRAGMA busy_timeout = {patience_s * 1000:.0f}")
+            self._patience_s = patience_s
 
     def _change(self, label: str, sql: str, *values: Any) -> None:
         """A transaction of one statement."""

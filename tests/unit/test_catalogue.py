@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
 
+from mirrord.catalogue import base
 from mirrord.catalogue.arguments import Arguments
 from mirrord.catalogue.schema import APPLICATION_ID, MIGRATIONS
 from mirrord.catalogue.store import Catalogue, Confirmed, TransferBegin
-from mirrord.core.errors import Damaged, MirrordError, ProtocolError
+from mirrord.core.errors import Busy, Damaged, MirrordError, ProtocolError
 from mirrord.core.model import Snapshot, SnapshotKind
 from mirrord.core.records import FailureRecord
 from mirrord.core.states import State
@@ -83,6 +85,31 @@ def test_a_failing_transaction_leaves_nothing(tmp_path: Path) -> None:
     steps.observe(None)
     assert catalogue.operation("m") is None
     catalogue.close()
+
+
+def test_who_was_awaited_in_vain_is_awaited_for_a_moment_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "_OTHERS_S", 4.0)
+    monkeypatch.setattr(base, "_AGAIN_S", 0.1)
+    catalogue = Catalogue(tmp_path / "catalogue.sqlite")
+    other = sqlite3.connect(tmp_path / "catalogue.sqlite", isolation_level=None)
+
+    def waited_s() -> float:
+        other.execute("BEGIN IMMEDIATE")
+        began_s = time.monotonic()
+        with pytest.raises(Busy, match="locked by another process"):
+            catalogue.set_fact("a", 1)
+        other.execute("COMMIT")
+        return time.monotonic() - began_s
+
+    first_s = waited_s()
+    assert first_s > 3
+    assert waited_s() < first_s / 2
+    catalogue.set_fact("a", 1)
+    assert waited_s() > 3
+    catalogue.close()
+    other.close()
 
 
 def test_a_number_of_another_host_that_does_not_fit_is_refused(tmp_path: Path) -> None:
