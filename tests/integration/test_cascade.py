@@ -230,14 +230,15 @@ def test_a_mirror_to_the_source_that_never_began_is_only_deleted(world: World, l
     assert world.service.reverse(NAME, yes=True).status == "done"
 
 
+@pytest.mark.in_process
 def test_the_last_becomes_the_source_of_the_middle_once_the_first_mirror_is_deleted(
     world: World, lab: Lab, last: Driver
 ) -> None:
-    for before in (lambda: None, lambda: world.service.break_off(NAME)):
-        before()
+    for first in (f"'mirrord break {NAME}', then ", ""):
         with pytest.raises(Refused, match=f"it is the destination of '{NAME}'") as refused:
             world.service.reverse("far", yes=True)
-        assert f"'mirrord break {NAME}', then 'mirrord delete {NAME}'" in refused.value.hint
+        assert f"any more: {first}'mirrord delete {NAME}'" in refused.value.hint
+        world.service.break_off(NAME)
     world.service.delete(NAME, yes=False, keep_snapshots=False)
     lab.change(lab.destination(), 1)
     content = lab.content(lab.destination())
