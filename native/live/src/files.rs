@@ -32,7 +32,7 @@ pub struct Files {
     pub log: Arc<File>,
 }
 
-fn explain(path: &Path, error: &io::Error) -> io::Error {
+pub(crate) fn explain(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
@@ -119,16 +119,15 @@ fn record(path: &Path, text: &str) -> io::Result<()> {
 
 /// Takes the locks that QEMU would take to write to an image that nobody else writes to.
 fn lock(image: &File, path: &Path) -> io::Result<()> {
-    for permission in [READ, WRITE, RESIZE] {
-        sys::lock_byte(image, USED + permission)?;
-    }
-    for permission in [WRITE, RESIZE] {
-        sys::lock_byte(image, UNSHARED + permission)?;
+    let used = [READ, WRITE, RESIZE].map(|permission| USED + permission);
+    let unshared = [WRITE, RESIZE].map(|permission| UNSHARED + permission);
+    for at in used.into_iter().chain(unshared) {
+        sys::lock_byte(image, at).map_err(|error| explain(path, &error))?;
     }
     let theirs = [READ, WRITE, RESIZE].map(|permission| UNSHARED + permission);
     let ours = [WRITE, RESIZE].map(|permission| USED + permission);
     for at in theirs.into_iter().chain(ours) {
-        if sys::is_byte_locked(image, at)? {
+        if sys::is_byte_locked(image, at).map_err(|error| explain(path, &error))? {
             return Err(io::Error::new(
                 io::ErrorKind::ResourceBusy,
                 format!(
