@@ -270,6 +270,7 @@ impl Process {
                 let now = self.now();
                 self.machine.tick(now, wall(), &mut self.actions);
                 self.connect();
+                self.accept_all();
                 self.check_size();
                 if self.hold.is_none() {
                     self.drop_strangers();
