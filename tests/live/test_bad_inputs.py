@@ -270,6 +270,11 @@ def test_another_file_in_the_place_of_an_image_is_not_opened(pair: Pair, role: s
     assert end.image.read_bytes() == bytes(8 * MIB)
     shutil.copyfile(kept, end.image)
     _is_refused(end)  # it may be an old copy
+    identity = end.state / "identity"
+    known = identity.read_text()
+    identity.write_text(known[:9])
+    _is_refused(end, f"error[records-damaged]: {identity}: damaged")
+    assert identity.read_text() == known[:9]
     (end.state / "identity").unlink()  # its owner says that it is complete
     pair.start()
     pair.stop()

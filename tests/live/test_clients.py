@@ -6,12 +6,33 @@ import random
 import shutil
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.live.kinds_of_io import EACH_IO
 from tests.live.lab import Client, End, Pair, ext4, small_file_system, stamp, wait_until
+from tests.support import preload
+
+#: While the file exists, no connection is accepted.
+_SHORT = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+int accept4(int fd, struct sockaddr *from, socklen_t *length, int flags)
+{
+    static int (*real)(int, struct sockaddr *, socklen_t *, int);
+    if (!real) real = dlsym(RTLD_NEXT, "accept4");
+    if (access(getenv("SHORT"), F_OK)) return real(fd, from, length, flags);
+    errno = ENFILE;
+    return -1;
+}
+"""
 
 
 def _uri(pair: Pair) -> str:
@@ -155,3 +176,17 @@ def test_a_client_that_vanishes_leaves_nothing_behind(pair: Pair, depth: int) ->
 
     wait_until(is_idle, "the end of its requests")
     pair.assert_equal()
+
+
+def test_a_client_that_came_at_a_bad_moment_is_accepted_later(pair: Pair, tmp_path: Path) -> None:
+    short = tmp_path / "short"
+    library = preload.build(_SHORT, tmp_path / "short.so")
+    pair.primary.environment = {"LD_PRELOAD": str(library), "SHORT": str(short)}
+    pair.start()
+    short.touch()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(5)
+        client.connect(str(pair.primary.nbd))
+        time.sleep(0.5)
+        short.unlink()
+        assert client.recv(8) == b"NBDMAGIC"

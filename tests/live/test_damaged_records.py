@@ -67,7 +67,7 @@ def test_a_primary_with_damaged_records_is_not_started(
         assert client.flush() == 0
     pair.primary.kill()
     damage(pair.primary.state / "tracking")
-    assert "error[records-damaged]" in _refusal(pair.primary)
+    assert f"error[records-damaged]: {pair.primary.state}: " in _refusal(pair.primary)
 
 
 def _refusal(end: End) -> str:

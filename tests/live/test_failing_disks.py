@@ -12,7 +12,8 @@ from tests.support import preload
 
 #: While the folder has a file of its name, a sync of the image or a write to the records fails.
 #: The image then has what it had at its last sync; the kernel says so once. While it has `full`, a
-#: write to the image fails; while it has `late`, a sync after the record was written.
+#: write to the image fails; while it has `late`, a sync after the record was written; while it has `cut`, a truncation of
+#: the before-images, as on a full btrfs.
 _SHIM = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -35,6 +36,15 @@ static int is_failing(int fd, const char *name, const char *with)
     if (!last || strcmp(last + 1, name)) return -1;
     snprintf(mark, sizeof mark, "%s/%s", getenv("DISK_FAILS"), with);
     return !access(mark, F_OK);
+}
+
+int ftruncate64(int fd, off64_t size)
+{
+    static int (*real)(int, off64_t);
+    if (!real) real = dlsym(RTLD_NEXT, "ftruncate64");
+    if (is_failing(fd, "side", "cut") != 1) return real(fd, size);
+    errno = ENOSPC;
+    return -1;
 }
 
 static char is_late;
@@ -189,3 +199,20 @@ def test_a_change_of_role_that_may_not_be_on_disk_can_be_asked_for_again(
     disks["primary"].repair()
     wait_until(lambda: (pair.primary.status() or {}).get("role") == "secondary", "the new role", 20)
     wait_until(lambda: pair.secondary.is_state("in-sync"), "sync")
+
+
+def test_before_images_whose_space_cannot_be_released_do_not_end_sync(
+    pair: Pair, disks: dict[str, _Disk]
+) -> None:
+    pair.start()
+    disks["secondary"].fail("cut")
+    for number in (1, 2):
+        assert pair.primary.ask("mode async") == {"ok": True}
+        wait_until(lambda: pair.primary.is_state("out-of-sync"), "the mode")
+        with Client(pair.primary) as client:
+            assert client.write(0, stamp(0, number)) == 0
+        assert pair.primary.ask("mode sync") == {"ok": True}
+        pair.wait_in_sync()
+        pair.assert_equal()
+    assert (pair.primary.status() or {})["left_sync"] == 2
+    assert "refused" not in (pair.primary.folder / "log").read_text()

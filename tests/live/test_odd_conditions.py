@@ -239,3 +239,16 @@ def test_an_image_that_is_missing(pair: Pair, side: str) -> None:
     assert not end.image.exists()
     kept.rename(end.image)
     pair.start()
+
+
+def test_an_end_without_threads_says_so(pair: Pair, tmp_path: Path) -> None:
+    """As at the limit of the tasks of a unit."""
+    source = "#include <errno.h>\nint pthread_create(void) { return EAGAIN; }\n"
+    library = preload.build(source, tmp_path / "none.so")
+    end = pair.primary
+    words = [str(end.program), "run", *end._files(), "--control", str(end.control)]
+    environment = {**os.environ, "LD_PRELOAD": str(library)}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=20, env=environment)
+    assert done.returncode == 1
+    said = "error[refused]: no thread for a disk: Resource temporarily unavailable"
+    assert done.stderr.startswith(said)

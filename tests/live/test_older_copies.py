@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.live import peers
 from tests.live.lab import BLOCK, Client, End, Pair, stamp, wait_until
 
 #: Restored within this time, the ends would count as in sync; twice that, and it is counted.
@@ -138,6 +139,58 @@ def test_an_older_copy_of_a_primary_does_not_win_after_a_power_cut(
     wait_until(lambda: reason in (pair.primary.status() or {})["reason"], "the refusal")
     assert pair.secondary.ask("break") == {"ok": True}
     assert pair.secondary.bytes()[256 * BLOCK : 257 * BLOCK] == stamp(256, 2)
+
+
+def test_the_newest_is_put_back_while_an_older_copy_is_copied(pair: Pair, tmp_path: Path) -> None:
+    """The other end has what was written to the older copy."""
+    end, older, newest = pair.primary, tmp_path / "older", tmp_path / "newest"
+    pair.start()
+    _write(pair, 0, 1)
+    end.kill()
+    subprocess.run(["cp", "-a", end.folder, older], check=True)
+    end.start()
+    pair.wait_in_sync()
+    _write(pair, 256, 2)
+    end.kill()
+    end.folder.rename(newest)
+    older.rename(end.folder)
+    end.options += ["--copy-rate", str(1 << 20)]
+    end.start()
+    wait_until(lambda: end.is_state("resync"), "the copy")
+    _write(pair, 1536, 3)
+    wait_until(lambda: any(pair.secondary.bytes()[1536 * BLOCK :]), "the writes")
+    assert end.is_state("resync")
+    end.kill()
+    shutil.rmtree(end.folder)
+    newest.rename(end.folder)
+    del end.options[-2:]
+    end.start()
+    pair.wait_in_sync()
+    pair.assert_equal()
+
+
+def test_an_older_copy_that_has_begun_a_session_is_noticed(pair: Pair, tmp_path: Path) -> None:
+    """The link was cut before the answer: the session is begun with another number."""
+    end = pair.primary
+    pair.start()
+    end.kill()
+    replica = peers.Replica()
+    peer, end.peer = end.peer, f"127.0.0.1:{replica.port}"
+    end.start()
+    with replica.accepted() as link:
+        link.await_frame(peers.HELLO)
+        link.send(peers.hello(peers.SECONDARY, sessions=(1, 1)))
+        link.await_frame(peers.BEGIN)
+    end.kill()
+    replica.listener.close()
+    end.peer = peer
+    with _older(end, tmp_path):
+        end.start()
+        pair.wait_in_sync()
+        _write(pair, 256, 2)
+    wait_until(lambda: (pair.primary.status() or {})["left_sync"] == 1, "the full copy")
+    pair.wait_in_sync()
+    pair.assert_equal()
 
 
 @pytest.mark.parametrize("side", ["primary", "secondary"])

@@ -32,7 +32,7 @@ pub struct Files {
     pub log: Arc<File>,
 }
 
-fn explain(path: &Path, error: &io::Error) -> io::Error {
+pub(crate) fn explain(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
@@ -85,11 +85,23 @@ fn is_same([inode, created]: Identity, known: Identity) -> bool {
 }
 
 /// Which files the image and the tracking were, if that was recorded.
-fn recorded(state: &Path) -> Option<[Identity; 2]> {
-    let text = fs::read_to_string(state.join("identity")).ok()?;
-    let words: Result<Vec<u128>, _> = text.split_whitespace().map(str::parse).collect();
-    let [image, created, tracking, since] = words.ok()?.try_into().ok()?;
-    Some([[image, created], [tracking, since]])
+fn recorded(state: &Path) -> io::Result<Option<[Identity; 2]>> {
+    let path = state.join("identity");
+    let text = match fs::read_to_string(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        read => read.map_err(|error| explain(&path, &error))?,
+    };
+    let words: Vec<u128> = text.split_whitespace().flat_map(str::parse).collect();
+    let [image, created, tracking, since] = words[..] else {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!(
+                "{}: damaged; delete it if image and records are the newest ones",
+                path.display()
+            ),
+        ));
+    };
+    Ok(Some([[image, created], [tracking, since]]))
 }
 
 fn beside(path: &Path) -> PathBuf {
@@ -107,16 +119,15 @@ fn record(path: &Path, text: &str) -> io::Result<()> {
 
 /// Takes the locks that QEMU would take to write to an image that nobody else writes to.
 fn lock(image: &File, path: &Path) -> io::Result<()> {
-    for permission in [READ, WRITE, RESIZE] {
-        sys::lock_byte(image, USED + permission)?;
-    }
-    for permission in [WRITE, RESIZE] {
-        sys::lock_byte(image, UNSHARED + permission)?;
+    let used = [READ, WRITE, RESIZE].map(|permission| USED + permission);
+    let unshared = [WRITE, RESIZE].map(|permission| UNSHARED + permission);
+    for at in used.into_iter().chain(unshared) {
+        sys::lock_byte(image, at).map_err(|error| explain(path, &error))?;
     }
     let theirs = [READ, WRITE, RESIZE].map(|permission| UNSHARED + permission);
     let ours = [WRITE, RESIZE].map(|permission| USED + permission);
     for at in theirs.into_iter().chain(ours) {
-        if sys::is_byte_locked(image, at)? {
+        if sys::is_byte_locked(image, at).map_err(|error| explain(path, &error))? {
             return Err(io::Error::new(
                 io::ErrorKind::ResourceBusy,
                 format!(
@@ -235,7 +246,7 @@ impl Files {
     /// Refuses another file in the place of the image, and other records of it, such as a backup's:
     /// they do not have what was written since. If both are others, they were copied together.
     fn check_identity(&self, state: &Path) -> Result<(), Problem> {
-        let (Some([image, tracking]), Some(known)) = (self.identities(), recorded(state)) else {
+        let (Some([image, tracking]), Some(known)) = (self.identities(), recorded(state)?) else {
             return Ok(());
         };
         let (is_image, is_tracking) = (is_same(image, known[0]), is_same(tracking, known[1]));
@@ -261,7 +272,8 @@ impl Files {
     /// system it is served all the same.
     pub fn remember(&self, state: &Path) {
         let path = state.join("identity");
-        let Some(found) = self.identities().filter(|it| recorded(state) != Some(*it)) else {
+        let is_new = |found: &[Identity; 2]| recorded(state).is_ok_and(|it| it != Some(*found));
+        let Some(found) = self.identities().filter(is_new) else {
             return;
         };
         let words = found

@@ -18,7 +18,7 @@ mod words;
 use address::{Address, Network};
 use credentials::{Credentials, With};
 use executor::Choice;
-use files::{boot_id, parse_id, size_of, Files};
+use files::{boot_id, explain, parse_id, size_of, Files};
 use mirrord_live_core::layout;
 use mirrord_live_core::record::Record;
 use mirrord_live_core::setup;
@@ -287,7 +287,7 @@ fn run(mut arguments: Arguments) -> Result<(), Problem> {
         )));
     }
     let files = Files::open(&config.image, &config.state)?;
-    let record = setup::read_record(&files)?;
+    let record = setup::read_record(&files).map_err(|error| explain(&config.state, &error))?;
     let size = size_of(&files.image)?;
     if size != record.geometry.size {
         return Err(Code::ImageResized.because(format!(

@@ -171,6 +171,8 @@ pub struct Primary {
     record: Record,
     /// As it is on disk.
     saved: Record,
+    /// The last number of a session that the other end may know.
+    told: u64,
     record_changed: bool,
     tracker: Tracker,
     journal: Journal<Commit>,
@@ -283,6 +285,7 @@ impl Primary {
             fault,
             boot,
             saved: record.clone(),
+            told: record.asked,
             record_changed: false,
             record,
             tracker,

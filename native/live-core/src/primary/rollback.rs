@@ -28,16 +28,18 @@ impl Primary {
     /// Everything is copied, also after a restart.
     pub(super) fn disown(&mut self, peer: &Hello, out: &mut Vec<Action>) {
         self.record.generation = self.record.generation.max(peer.generation) + 2;
-        // Or each further session would find the same again, until the number is reached.
+        // Or each further session would find the same again, until the number is reached. A session
+        // of that number may be one of another copy of this end.
         let theirs = peer.sessions.as_ref().map_or(0, |it| *it.end());
-        self.record.asked = self.record.asked.max(theirs);
+        self.record.asked = self.record.asked.max(theirs + 1);
         self.record_changed = true;
         out.push(Action::Log(OLDER.into()));
     }
 
-    /// Takes the next number; whether it is durable.
+    /// Takes the next number; whether it is durable. One that the other end may know is not taken
+    /// again: a copy of this end that was made before may take it, too.
     pub(super) fn ask_session(&mut self) -> bool {
-        if self.has_sessions && self.record.asked == self.record.session {
+        if self.has_sessions && self.record.asked == self.told {
             self.record.asked += 1;
             self.record_changed = true;
         }
@@ -45,8 +47,9 @@ impl Primary {
         (saved.asked, saved.generation) == (record.asked, record.generation)
     }
 
-    /// 0: the other end does not count.
-    pub(super) fn asked_session(&self) -> u64 {
+    /// The number to send; 0: the other end does not count.
+    pub(super) fn asked_session(&mut self) -> u64 {
+        self.told = self.record.asked;
         match self.has_sessions {
             true => self.record.asked,
             false => 0,

@@ -143,7 +143,8 @@ impl Replica {
 
     fn reserved(&mut self, length: u64, outcome: &Outcome, out: &mut Vec<Action>) {
         let is_beginning = matches!(self.busy, Busy::Beginning(..));
-        if let Some(failure) = outcome.failure() {
+        // What was not released is used by the next resync.
+        if let Some(failure) = outcome.failure().filter(|_| length > 0) {
             if is_beginning {
                 self.busy = Busy::No;
             }

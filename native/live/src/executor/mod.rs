@@ -194,7 +194,7 @@ impl Executor {
         Ok(Executor {
             files: files.clone(),
             ring: made,
-            threads: Threads::start(files, waker),
+            threads: Threads::start(files, waker)?,
             reason,
             inline,
             pace: Pace::default(),

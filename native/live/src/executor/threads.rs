@@ -61,11 +61,11 @@ struct Starter<'a> {
 }
 
 impl Starter<'_> {
-    fn start(&self) -> Queue {
+    fn start(&self) -> io::Result<Queue> {
         let (sender, jobs) = channel::<(u64, Job)>();
         let (mut files, report) = (self.files.clone(), self.report.clone());
         let (waker, is_woken) = (self.waker.clone(), self.is_woken.clone());
-        thread::spawn(move || {
+        let run = move || {
             for (number, job) in jobs {
                 let answer = execute(&mut files, job);
                 let is_told = report.send((number, answer)).is_ok();
@@ -77,13 +77,15 @@ impl Starter<'_> {
                     return;
                 }
             }
-        });
-        sender
+        };
+        let started = thread::Builder::new().spawn(run);
+        let problem = |error: io::Error| io::Error::other(format!("no thread for a disk: {error}"));
+        started.map(|_| sender).map_err(problem)
     }
 }
 
 impl Threads {
-    pub fn start(files: &Files, waker: &Arc<Waker>) -> Threads {
+    pub fn start(files: &Files, waker: &Arc<Waker>) -> io::Result<Threads> {
         let (report, done) = channel();
         let is_woken = Arc::new(AtomicBool::new(false));
         let starter = Starter {
@@ -92,17 +94,20 @@ impl Threads {
             waker,
             is_woken: is_woken.clone(),
         };
-        let records = [File::Tracking, File::Side, File::Log];
-        Threads {
-            image: starter.start(),
-            syncs: starter.start(),
-            questions: starter.start(),
-            records: records.map(|name| (name, starter.start())).into(),
-            readers: (0..READERS).map(|_| starter.start()).collect(),
+        let records = [File::Tracking, File::Side, File::Log].into_iter();
+        let records = records.map(|name| Ok((name, starter.start()?)));
+        Ok(Threads {
+            image: starter.start()?,
+            syncs: starter.start()?,
+            questions: starter.start()?,
+            records: records.collect::<io::Result<_>>()?,
+            readers: (0..READERS)
+                .map(|_| starter.start())
+                .collect::<io::Result<_>>()?,
             next: 0,
             done,
             is_woken,
-        }
+        })
     }
 
     pub fn queue(&mut self, number: u64, job: Job) {

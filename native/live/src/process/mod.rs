@@ -11,7 +11,7 @@ use crate::clients::{Client, Group, Held};
 use crate::control::Event;
 use crate::credentials::{Credentials, With};
 use crate::executor::{Answer, Choice, Executor, For, Job};
-use crate::files::{size_of, Files};
+use crate::files::{explain, size_of, Files};
 use crate::link::{self, Traffic};
 use crate::machine::Machine;
 use crate::problem::{Code, Problem};
@@ -161,7 +161,8 @@ impl Process {
         let size = size_of(&files.image)?;
         let mut actions = Vec::new();
         files.forget_cached(&boot);
-        let machine = Machine::open(&files, boot, config.settings.clone(), &mut actions)?;
+        let machine = Machine::open(&files, boot, config.settings.clone(), &mut actions)
+            .map_err(|error| explain(&config.state, &error))?;
         let mut process = Process {
             files,
             boot,
@@ -269,6 +270,7 @@ impl Process {
                 let now = self.now();
                 self.machine.tick(now, wall(), &mut self.actions);
                 self.connect();
+                self.accept_all();
                 self.check_size();
                 if self.hold.is_none() {
                     self.drop_strangers();

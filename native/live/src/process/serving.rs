@@ -25,6 +25,15 @@ impl Process {
         oldest.is_some()
     }
 
+    /// The poll tells of a connection once, also if it cannot be accepted at that moment: too many
+    /// files are open, or memory is short.
+    pub(super) fn accept_all(&mut self) {
+        let keys: Vec<usize> = self.listeners.keys().copied().collect();
+        for key in keys {
+            self.accept(key);
+        }
+    }
+
     /// Listens for clients at one more address; it is no error when it does already.
     pub(crate) fn serve(&mut self, address: &str) -> Result<(), Problem> {
         let address = Address::parse(address);
