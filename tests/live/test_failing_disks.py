@@ -12,8 +12,8 @@ from tests.support import preload
 
 #: While the folder has a file of its name, a sync of the image or a write to the records fails.
 #: The image then has what it had at its last sync; the kernel says so once. While it has `full`, a
-#: write to the image fails; while it has `late`, a sync after the record was written; while it has `cut`, a truncation of
-#: the before-images, as on a full btrfs.
+#: write to the image fails; `late`: a sync after the record was written; `cut`: a truncation of the
+#: before-images, as on a full btrfs.
 _SHIM = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
