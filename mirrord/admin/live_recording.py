@@ -102,17 +102,22 @@ class _Writer:
         return self._file is not None
 
     def write(self, data: bytes) -> None:
-        """Write whole records. When that fails, the file has those of before."""
+        """Write whole records. When that fails, the file has those for which there was space."""
         assert self._file is not None
+        left = memoryview(data)
         try:
             with trace_errors(self._path):
-                left = memoryview(data)
                 while left:
                     left = left[self._file.write(left) :]
         except MirrordError as error:
             error.hint = "Free some space, or write elsewhere."
-            os.ftruncate(self._file.fileno(), self._size)
+            written = (len(data) - len(left)) // _RECORD * _RECORD
+            os.ftruncate(self._file.fileno(), self._size + written)
+            self._count(data[:written])
             raise
+        self._count(data)
+
+    def _count(self, data: bytes) -> None:
         begin = 0 if self._size else _RECORD
         self._size += len(data)
         kinds = data[begin::_RECORD]

@@ -163,7 +163,7 @@ def test_a_full_disk_ends_the_recording_and_not_the_writes(mirror: Mirror, tmp_p
             assert writer.errors == []
         assert "the file system is full" in said and "is kept. Free some space" in said, said
         found = recorded.read(file)
-        assert 10_000 < len(found.writes) <= (1 << 20) // 64
+        assert 16_000 < len(found.writes) <= (1 << 20) // 64
         assert set(found.writes["mode"]) == {0} and set(found.writes["osn"]) == {0}
         assert (found.writes["received"] == _UNKNOWN).all()
     wait_until(lambda: _primary(mirror)["recording"] is False, "its end")
