@@ -205,7 +205,7 @@ class Volume(abc.ABC):
         """Delete one that `snapshots()` lists; `Refused`: shown or pinned; `Busy`: `in_use`."""
 
     def begin_delete(self, guid: str) -> Callable[[], None]:
-        """Begin `delete_snapshot`; the result ends it, and raises. A remote end works meanwhile."""
+        """Begin `delete_snapshot`; calling the result completes it. A remote end begins at once."""
         return functools.partial(self.delete_snapshot, guid)
 
     def in_use(self, guid: str) -> str:

@@ -149,9 +149,10 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
         tolerated(lambda: relation.ensure(mirror))
         note = " A running transfer was aborted first." if stopped else ""
         start = f" Its content is that of snapshot {chosen.name}." if chosen else ""
+        trouble = list(dict.fromkeys(trouble))
         lines = [
             f"'{mirror.name}' is broken off: {view} is writable now.{start}{note}",
-            *(f"Warning: {text}" for text in dict.fromkeys(trouble)),
+            *(f"Warning: {text}" for text in trouble),
             after_break.to_mirror_again(mirror),
         ]
         return Result("done", "\n".join(lines), {"view": view, "warnings": trouble})

@@ -145,6 +145,6 @@ def at_once(works: Sequence[Callable[[], T]]) -> list[T]:
 
 
 def deletions(works: Sequence[tuple[Driver, str]]) -> list[Callable[[], None]]:
-    """What deletes these snapshots when each is called, in this order; the first is begun."""
+    """Functions that delete one snapshot each, to be called in this order; the first is begun."""
     begun = [driver.begin_delete(guid) for driver, guid in works[:1]]
     return [*begun, *(partial(driver.delete_snapshot, guid) for driver, guid in works[1:])]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from mirrord.core.errors import Busy, MirrordError, Refused, Unsupported, Untrusted
@@ -165,22 +166,23 @@ def _delete(
     """Pin at both ends what is needed from now on; then delete at the given ends. Returns as
     `_delete_at`.
     """
-    in_use: dict[str, str] = {}
     gone = {end.name: end.gone for end in ends}
     from_source, from_destination = gone.get("source", []), gone.get("destination", [])
     pins = pinning.wanted(mirror, here, there)
     pinning.replace(mirror, mirror.destination, there, pins.destination)
-    finish = _begin_at(mirror, mirror.destination, from_destination, pins.destination)
-    if from_source or pinning.differs(mirror, here, pins.source):
-        with mirror.source_locked():
-            pinning.replace(mirror, mirror.source, here, pins.source)
-            passed = [one for one in from_source if not sequence_of(one.name, mirror.id)]
-            if passed and mirror.source.facts().role is not Role.LIVE:
-                # A cascade: what the upstream mirror took is pruned by that.
-                from_source = [one for one in from_source if one not in passed]
-                guids = [one.guid for one in passed]
-                mirror.catalogue.leave(mirror.id, str(mirror.source), guids)
-            in_use = _delete_at_source(mirror, from_source, pins.source)
+    begin = partial(_begin_at, mirror, mirror.destination, from_destination, pins.destination)
+    if not from_source and not pinning.differs(mirror, here, pins.source):
+        return begin()()
+    with mirror.source_locked():
+        pinning.replace(mirror, mirror.source, here, pins.source)
+        finish = begin()  # both ends have their pins
+        passed = [one for one in from_source if not sequence_of(one.name, mirror.id)]
+        if passed and mirror.source.facts().role is not Role.LIVE:
+            # A cascade: what the upstream mirror took is pruned by that.
+            from_source = [one for one in from_source if one not in passed]
+            guids = [one.guid for one in passed]
+            mirror.catalogue.leave(mirror.id, str(mirror.source), guids)
+        in_use = _delete_at_source(mirror, from_source, pins.source)
     return in_use | finish()
 
 
@@ -253,7 +255,7 @@ def _delete_at(
 def _begin_at(
     mirror: Mirror, driver: Driver, gone: Sequence[Snapshot], pinned: Sequence[str]
 ) -> Callable[[], dict[str, str]]:
-    """Begin `_delete_at`, which a remote end does meanwhile; the result finishes it."""
+    """Begin `_delete_at`; calling the result completes it. A remote end begins at once."""
     guids = [snapshot.guid for snapshot in gone if snapshot.guid]
     if not set(guids).isdisjoint(pinned):
         driver.pin(mirror.id, [guid for guid in pinned if guid not in guids])

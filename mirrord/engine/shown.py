@@ -135,7 +135,7 @@ def _why_live(mirror: Mirror) -> str:
         return f"another volume has taken the place of the destination {driver}; move the copy back"
     record = _answer(mirror, lambda: mirror.destination.drivers[0].relationship(mirror.id))
     if record is not None and record.intent is Intent.BROKEN_OFF:
-        return "it was broken off, but the catalogue could not record it; the next command does"
+        return "it was broken off, but the catalogue could not record that; the next command will"
     return "the destination was made writable outside of this mirror"
 
 

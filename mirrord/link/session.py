@@ -302,7 +302,9 @@ class Session:
     def forget(self, exchange: Exchange) -> None:
         """End an exchange: ignore what still arrives for it, and send nothing more."""
         with self._lock:
-            self._exchanges.pop(exchange.number, None)
+            # (One of a session that has ended may have the number of one of this session.)
+            if self._exchanges.get(exchange.number) is exchange:
+                del self._exchanges[exchange.number]
         exchange.over()
 
     def _deliver(self, frame: Frame) -> None:

@@ -142,6 +142,8 @@ def test_a_deletion_whose_agent_is_killed_is_done_by_the_next_one(tmp_path: Path
         driver = remote(others, path)
         with driver.lock("mirrord update x"):
             one = driver.take_snapshot("one")
+            for _ in range(5):
+                driver.facts()
             others.processes[0].send_signal(signal.SIGSTOP)
             finish = driver.begin_delete(one.guid)
             others.kill()
@@ -150,6 +152,13 @@ def test_a_deletion_whose_agent_is_killed_is_done_by_the_next_one(tmp_path: Path
         assert not open_driver(Endpoint("block", str(path))).snapshots()
         session = others.session()
         assert not session._exchanges
+        # A call of another mirror may have the number that the deletion had in the former session.
+        others.processes[-1].send_signal(signal.SIGSTOP)
+        calls = [session.begin("ping") for _ in range(8)]
+        driver.detach()
+        others.processes[-1].send_signal(signal.SIGCONT)
+        for call in calls:
+            call.result(PATIENCE_S)
 
 
 def test_a_deletion_that_nobody_awaits_is_forgotten(tmp_path: Path) -> None:

@@ -61,6 +61,25 @@ def pinned(driver: Driver, mirror_id: str) -> set[str]:
     return {guid for guid, ids in driver.pins().items() if mirror_id in ids}
 
 
+def test_nothing_is_deleted_before_both_ends_have_their_pins(
+    world: World, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A remote end deletes while the source is still at work."""
+    world.initialized(**ONE)
+    mirror_id, seen = identity(world.service, NAME), []
+    begin = Driver.begin_delete
+
+    def noted(driver: Driver, guid: str) -> Any:
+        newest = lab.destination().facts().shown
+        seen.append([newest in pinned(end, mirror_id) for end in (lab.source(), lab.destination())])
+        return begin(driver, guid)
+
+    monkeypatch.setattr(type(lab.destination()), "begin_delete", noted, raising=False)
+    advance(world, lab, 1)
+    advance(world, lab, 2)
+    assert len(seen) >= 4 and all(map(all, seen)), seen
+
+
 # Two catalogues
 
 
