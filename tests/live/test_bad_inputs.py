@@ -272,9 +272,10 @@ def test_another_file_in_the_place_of_an_image_is_not_opened(pair: Pair, role: s
     _is_refused(end)  # it may be an old copy
     identity = end.state / "identity"
     known = identity.read_text()
-    identity.write_text(known[:9])
-    _is_refused(end, f"error[records-damaged]: {identity}: damaged")
-    assert identity.read_text() == known[:9]
+    for damaged in (known[:9], f"x {known}"):
+        identity.write_text(damaged)
+        _is_refused(end, f"error[records-damaged]: {identity}: damaged")
+        assert identity.read_text() == damaged
     (end.state / "identity").unlink()  # its owner says that it is complete
     pair.start()
     pair.stop()

@@ -88,8 +88,8 @@ pub enum Action {
         token: Token,
     },
     Send(Frame),
-    /// The link is of no use any more. Empty: it is the same reason as at the last attempt.
-    Disconnect(&'static str),
+    /// The link is of no use any more. None: for the same reason as at the last attempt.
+    Disconnect(Option<&'static str>),
     Reply {
         request: RequestId,
         result: Result<(), Failure>,

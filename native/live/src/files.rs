@@ -91,8 +91,9 @@ fn recorded(state: &Path) -> io::Result<Option<[Identity; 2]>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         read => read.map_err(|error| explain(&path, &error))?,
     };
-    let words: Vec<u128> = text.split_whitespace().flat_map(str::parse).collect();
-    let [image, created, tracking, since] = words[..] else {
+    let words: Result<Vec<u128>, _> = text.split_whitespace().map(str::parse).collect();
+    let Ok([image, created, tracking, since]) = <[u128; 4]>::try_from(words.unwrap_or_default())
+    else {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
             format!(

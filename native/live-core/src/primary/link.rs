@@ -15,7 +15,7 @@ const REASON_MAX: usize = 400;
 impl Primary {
     pub(super) fn connected(&mut self, out: &mut Vec<Action>) {
         if matches!(self.state, State::Fenced | State::Failed) {
-            out.push(Action::Disconnect("this end does not serve"));
+            out.push(Action::Disconnect(Some("this end does not serve")));
             return;
         }
         self.link = Link::Greeting;
@@ -366,7 +366,7 @@ impl Primary {
     pub(super) fn hang_up(&mut self, reason: &'static str, out: &mut Vec<Action>) {
         if self.link != Link::Down {
             let is_known = self.link == Link::Greeting && self.reason == reason;
-            out.push(Action::Disconnect(if is_known { "" } else { reason }));
+            out.push(Action::Disconnect((!is_known).then_some(reason)));
             self.link_lost(reason, out);
         }
     }

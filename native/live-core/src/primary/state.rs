@@ -120,7 +120,7 @@ impl Primary {
         out.push(Action::Log(format!(
             "epoch {epoch} exists: the other end has taken over; this end's clients are disconnected"
         )));
-        out.push(Action::Disconnect("fenced"));
+        out.push(Action::Disconnect(Some("fenced")));
         self.link = Link::Down;
         self.peer = None;
         self.state = State::Fenced;

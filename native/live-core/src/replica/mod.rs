@@ -384,7 +384,7 @@ impl Replica {
     fn hang_up(&mut self, reason: &'static str, out: &mut Vec<Action>) {
         if self.connected {
             self.problem = reason.into();
-            out.push(Action::Disconnect(reason));
+            out.push(Action::Disconnect(Some(reason)));
             self.disconnected();
         }
     }

@@ -209,7 +209,7 @@ impl World {
                     }
                 }
                 Action::Disconnect(reason) => {
-                    self.note(|| format!("node {node} hangs up: {reason}"));
+                    self.note(|| format!("node {node} hangs up: {reason:?}"));
                     let mine: Vec<u64> = self
                         .connections
                         .iter()

@@ -178,7 +178,7 @@ impl Process {
                 }
             }
             Action::Disconnect(reason) => {
-                if !reason.is_empty() {
+                if let Some(reason) = reason {
                     self.log(format!("link: disconnected: {reason}"));
                 }
                 self.flush_link();
