@@ -126,6 +126,18 @@ def disks(pair: Pair, tmp_path: Path) -> dict[str, _Disk]:
     return {name: _Disk(end, library) for name, end in ends.items()}
 
 
+def _assert_pulled(pair: Pair, disk: _Disk) -> None:
+    """The primary failed; when it is started again it has what the secondary has."""
+    assert pair.primary.is_state("failed")
+    disk.repair()
+    time.sleep(0.5)
+    pair.primary.kill()
+    pair.primary.start()
+    pair.wait_in_sync()
+    pair.assert_equal()
+    assert pair.primary.bytes()[:BLOCK] == stamp(0, 1)
+
+
 def test_a_secondary_that_could_not_record_its_loss_knows_it(
     pair: Pair, disks: dict[str, _Disk]
 ) -> None:
@@ -156,14 +168,7 @@ def test_a_primary_that_could_not_record_its_loss_does_not_win(
         assert client.write(0, stamp(0, 1)) == 0
         disks["primary"].fail()
         assert client.flush() != 0
-    assert pair.primary.is_state("failed")
-    disks["primary"].repair()
-    time.sleep(0.5)
-    pair.primary.kill()
-    pair.primary.start()
-    pair.wait_in_sync()
-    pair.assert_equal()
-    assert pair.primary.bytes()[:BLOCK] == stamp(0, 1)
+    _assert_pulled(pair, disks["primary"])
 
 
 def test_a_primary_that_may_have_lost_what_both_ends_had_does_not_leave_sync(
@@ -178,14 +183,7 @@ def test_a_primary_that_may_have_lost_what_both_ends_had_does_not_leave_sync(
         disks["primary"].fail("image", "full")
         assert client.write(BLOCK, stamp(1, 2)) != 0
         assert client.flush() != 0
-    assert pair.primary.is_state("failed")
-    disks["primary"].repair()
-    time.sleep(0.5)
-    pair.primary.kill()
-    pair.primary.start()
-    pair.wait_in_sync()
-    pair.assert_equal()
-    assert pair.primary.bytes()[:BLOCK] == stamp(0, 1)
+    _assert_pulled(pair, disks["primary"])
 
 
 def test_a_change_of_role_that_may_not_be_on_disk_can_be_asked_for_again(
