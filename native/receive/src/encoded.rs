@@ -67,9 +67,15 @@ fn zstd(data: &[u8], out: &mut [u8]) -> Result<(), String> {
         format!("compressed data (zstd) is damaged: {error}")
     };
     let mut decoder = ruzstd::decoding::FrameDecoder::new();
-    decoder.set_max_window_size(UNENCODED_MAX);
     let mut rest = data;
     decoder.reset(&mut rest).map_err(damaged)?;
+    // The decoder keeps as much as the window: that is the peer's choice.
+    let window = zstd_window(data).unwrap_or(decoder.content_size());
+    if window > UNENCODED_MAX {
+        return Err(format!(
+            "compressed data (zstd) has a window of {window} bytes"
+        ));
+    }
     let mut filled = 0;
     // The extent is padded after its frame; a block is at most as large as the window.
     while filled < out.len() {
@@ -87,6 +93,13 @@ fn zstd(data: &[u8], out: &mut [u8]) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// The size that the header of a frame gives (RFC 8878, 3.1.1.1); without it, that is the content's.
+fn zstd_window(data: &[u8]) -> Option<u64> {
+    let (descriptor, size) = (data.get(4)?, data.get(5)?);
+    let base = 1u64 << (10 + (size >> 3));
+    (descriptor & 0x20 == 0).then_some(base + base / 8 * u64::from(size & 7))
 }
 
 /// The total length, then segments with their length each; its field is not split over sectors.

@@ -274,6 +274,31 @@ fn check_command(command: &Command) {
     }
 }
 
+/// A frame of one byte whose header says how much the decoder has to keep.
+fn decoded_with(header: &[u8]) -> Result<Vec<u8>, String> {
+    let block = [&[0x09, 0, 0][..], b"x"].concat(); // the last one, stored as it is
+    let frame = [&[0x28, 0xb5, 0x2f, 0xfd][..], header, &block].concat();
+    let encoding = Encoding {
+        offset: 0,
+        file_length: 1,
+        length: 1,
+        inner_offset: 0,
+        compression: 2,
+        encryption: 0,
+    };
+    encoded::decode(&encoding, &frame)
+}
+
+#[test]
+fn a_window_beyond_the_largest_extent_is_refused() {
+    assert_eq!(decoded_with(&[0, 7 << 3]), Ok(b"x".to_vec())); // 128 KiB
+    assert_eq!(decoded_with(&[0x20, 1]), Ok(b"x".to_vec())); // the content's length: 1
+    for header in [&[0, (7 << 3) + 1][..], &[0, 8 << 3], &[0xa0, 1, 0, 2, 0]] {
+        let refused = decoded_with(header).unwrap_err();
+        assert!(refused.contains("window"), "{refused}");
+    }
+}
+
 #[test]
 fn the_numbers_of_commands_and_attributes_are_those_of_the_kernel() {
     assert_eq!(
