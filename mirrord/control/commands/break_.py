@@ -38,7 +38,10 @@ def break_off(
     name: MirrorName,
     *,
     snapshot: Annotated[
-        str | None, Option("Start from this snapshot instead of the newest.", "SNAPSHOT")
+        str | None,
+        Option(
+            "Start from this snapshot; default: the one that the destination shows.", "SNAPSHOT"
+        ),
     ] = None,
 ) -> Result:
     # It does not need the catalogue: where that cannot be used, the state is found from the ends,

@@ -24,11 +24,13 @@ def serve(
     service: Service,
     name: MirrorName,
     *,
-    socket: Annotated[str, Option("Path of a unix socket.", "PATH")] = "",
-    listen: Annotated[str, Option("Address and TCP port.", "ADDR:PORT")] = "",
+    socket: Annotated[str, Option("The unix socket; default: /run/mirrord/NAME.nbd.", "PATH")] = "",
+    listen: Annotated[
+        str, Option("The address and TCP port, in place of a socket.", "ADDR:PORT")
+    ] = "",
     allow: Annotated[
         tuple[str, ...],
-        Option("From where clients may connect over TCP; may be repeated.", "ADDR[/BITS]"),
+        Option("Clients that may connect over TCP; may be repeated.", "ADDR[/BITS]"),
     ] = (),
 ) -> Result:
     from mirrord.live import serving
