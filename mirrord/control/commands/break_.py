@@ -44,6 +44,9 @@ def break_off(
         ),
     ] = None,
 ) -> Result:
+    """Does not ask for confirmation. Commands that run on the mirror are ended first; the source is
+    not changed.
+    """
     # It does not need the catalogue: where that cannot be used, the state is found from the ends,
     # now and once it can be used again.
     from mirrord.engine import failover
@@ -77,7 +80,8 @@ def begin_test(
     name: MirrorName,
     *,
     place: Annotated[
-        str, Option("Location of the copy: a path, or POOL/DATASET.", "PLACE", ("--at",))
+        str,
+        Option("With --test: location of the copy, a path or POOL/DATASET.", "PLACE", ("--at",)),
     ] = "",
 ) -> Result:
     from mirrord.engine import failover
