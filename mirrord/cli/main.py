@@ -35,8 +35,6 @@ _AGAIN_S = 1.0
 
 def build(names: Iterable[str]) -> typer.Typer:
     """The application with these commands; each costs its imports."""
-    from inspect import cleandoc
-
     import typer
 
     settings: dict[str, Any] = {"help_option_names": ["--help", "-h"]}
@@ -46,14 +44,19 @@ def build(names: Iterable[str]) -> typer.Typer:
         found, entry = _functions(name), entry_of(name)
         assert entry is not None, name
         if list(found) == [name]:
-            help = f"{entry.help}\n\n{cleandoc(found[name].__doc__ or '')}"
+            help = f"{entry.help}\n\n{_paragraphs(found[name])}"
             app.command(name, help=help)(found[name])
             continue
         group = typer.Typer(no_args_is_help=True)
         for words, function in found.items():
-            group.command(words.removeprefix(f"{name} "))(function)
+            group.command(words.removeprefix(f"{name} "), help=_paragraphs(function))(function)
         app.add_typer(group, name=name, help=entry.help)
     return app
+
+
+def _paragraphs(function: Callable[..., Any]) -> str:
+    """What a function says, without line breaks in a paragraph: the terminal has its own width."""
+    return "\n\n".join(" ".join(part.split()) for part in (function.__doc__ or "").split("\n\n"))
 
 
 def _functions(name: str) -> dict[str, Callable[..., Any]]:

@@ -12,9 +12,7 @@ import typer
 from mirrord.control.command import Argument, Parameter
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON (docs/cli-json.md).")]
-_Foreground = Annotated[
-    bool, typer.Option("--foreground", help="Stay until Ctrl-C, and undo it then.")
-]
+_Foreground = Annotated[bool, typer.Option("--foreground", help="Stay until Ctrl-C, then undo it.")]
 
 
 def finite(number: float) -> float:

@@ -5,7 +5,14 @@ from __future__ import annotations
 import uuid
 from contextlib import suppress
 
-from mirrord.core.errors import Damaged, LinkLost, MirrordError, Refused, Unreachable
+from mirrord.core.errors import (
+    Damaged,
+    LinkLost,
+    MirrordError,
+    Refused,
+    Unreachable,
+    Unsupported,
+)
 from mirrord.core.live import LiveReading, LiveSetup, LiveStatus, Mode
 from mirrord.core.results import Result
 from mirrord.core.states import Activity, Already, State, Verb
@@ -143,7 +150,11 @@ def _condition(status: LiveStatus) -> str:
 def break_off(mirror: LiveMirror, *, snapshot: str | None = None) -> Result:
     """Make the destination a primary of its own, without the source."""
     if snapshot is not None:
-        raise Refused("a live mirror has no snapshots", where=f"mirror '{mirror.name}'")
+        raise Unsupported(
+            "a live mirror has no snapshots",
+            where=f"mirror '{mirror.name}'",
+            hint="Run the command without --snapshot.",
+        )
     # The end knows better than the catalogue, which a command that was interrupted has not updated.
     try:
         there = mirror.status_of(mirror.destination)

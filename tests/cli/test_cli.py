@@ -74,6 +74,11 @@ def test_every_command_has_help_and_answers_an_unknown_option(block: World, verb
     refused(block.cli(verb, "--nonsense"), 2, "nonsense")
 
 
+def test_the_lines_of_help_are_broken_by_the_terminal_alone(block: World) -> None:
+    assert "\n give it up instead: 'mirrord" in block.cli("resume-operation", "--help").stdout
+    assert "\n a block device: every request" in block.cli("trace", "record", "--help").stdout
+
+
 @pytest.mark.parametrize(
     ("words", "status", "parts"),
     [

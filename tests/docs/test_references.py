@@ -13,6 +13,7 @@ from mirrord.config import host, hosts, peers, reading
 from mirrord.config.schedules import KEYS, Schedules
 from mirrord.control.command import Right
 from mirrord.control.methods import methods
+from mirrord.core.policies import POLICY_NAMES
 from mirrord.core.records import AlarmKind
 from tests.docs import wire_methods
 from tests.support.definitions import two_sites
@@ -41,6 +42,11 @@ def test_every_key_of_other_hosts_is_documented() -> None:
         assert f"| `{key}` |" in part
     for name in hosts.TRANSPORTS:
         assert f'`"{name}"`' in part
+
+
+def test_every_policy_is_documented() -> None:
+    for name in POLICY_NAMES:
+        assert f"`{name}`" in document("policies.md") and f'`"{name}"`' in document("config.md")
 
 
 def test_every_setting_of_the_host_is_documented() -> None:

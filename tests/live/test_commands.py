@@ -320,6 +320,8 @@ def test_what_is_refused(mirror: Mirror, tmp_path: Path) -> None:
     assert "never initialized" in home.refused("break", "db")
     home.run("initialize", "db")
     assert "for mirrors by snapshots" in home.refused("update", "db")
+    assert "has no snapshots" in home.refused("break", "db", "--snapshot", "x")
+    assert home.status()["healthy"]
     said = home.refused("serve", "db", "--socket", str(mirror.source.path))
     assert "not a socket" in said and mirror.source.path.exists()
     assert "not an address and a port" in home.refused("serve", "db", "--listen", "1", status=2)

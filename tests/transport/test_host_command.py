@@ -134,7 +134,7 @@ def test_host_add_takes_applications(
     command = capsys.readouterr().err.partition("if it is the same: ")[2].splitlines()[0]
     assert run(shlex.split(command)[1:]) == 1  # the line is not in place
     said = capsys.readouterr().out
-    assert '"mirrord agent --allow pause=db.service"' in said and "restricts nothing" not in said
+    assert '"mirrord agent --allow pause=db.service"' in said and "restricts no folder" not in said
 
 
 def test_a_person_confirms_the_host_key(sshd: Sshd, etc: Path) -> None:

@@ -18,10 +18,10 @@ import typer
 _ALLOW = typer.Option(
     [],
     "--allow",
-    metavar="VERB=/FOLDER",
-    help="The peer may only receive=/FOLDER (keep copies in it) or send=/FOLDER (have its "
-    "volumes sent), or pause=UNIT. May be given several times; without it, the peer may do what "
-    "the user may.",
+    metavar="VERB=FOLDER",
+    help="The peer may only receive=FOLDER (keep copies in it), send=FOLDER (read volumes in it) "
+    "or pause=UNIT; may be repeated. A FOLDER is an absolute path or a ZFS dataset. Without "
+    "--allow the peer may do what the user may, except pause.",
 )
 
 

@@ -62,24 +62,27 @@ def add(
     allow_receive: Annotated[
         Folders,
         typer.Option(
-            metavar="DIR", help="A folder on that host in which this host may keep copies."
+            metavar="DIR",
+            help="A folder or dataset there for copies of this host; may be repeated.",
         ),
     ] = None,
     allow_send: Annotated[
         Folders,
         typer.Option(
-            metavar="DIR", help="A folder on that host from which this host may read volumes."
+            metavar="DIR",
+            help="A folder or dataset there that this host may read; may be repeated.",
         ),
     ] = None,
     allow_pause: Annotated[
         list[str] | None,
         typer.Option(
             metavar="UNIT",
-            help="A systemd unit (or KIND:ARGUMENT) on that host that this host may pause.",
+            help="A unit (or KIND:ARGUMENT) there that this host may pause; may be repeated.",
         ),
     ] = None,
     append_only: Annotated[
-        bool, typer.Option("--append-only", help="This host may not delete anything there.")
+        bool,
+        typer.Option("--append-only", help="This host may not delete or roll back anything there."),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -113,7 +116,7 @@ def _walk(name: str, wanted: dict[str, Any], allowed: Allowed, *, as_json: bool)
     login, at = hosts.login_of(host)
     say(f"4. Add this line to ~{login}/.ssh/authorized_keys on {at}:\n\n{line}\n")
     if not (allowed.receive or allowed.send or allowed.pause):
-        say("   It restricts nothing: use --allow-receive DIR and --allow-send DIR.")
+        say("   It restricts no folder: use --allow-receive DIR and --allow-send DIR.")
     facts = {
         "host": name, "file": str(file), "key": host.key, "fingerprint": host.fingerprint,
         "authorized_keys": line, "user": login,

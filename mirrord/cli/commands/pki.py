@@ -46,9 +46,9 @@ def issue(
         list[str],
         typer.Option(
             "--allow",
-            metavar="VERB=/FOLDER",
-            help="It may receive=/FOLDER (keep copies in it) or send=/FOLDER (read volumes in "
-            "it). At least one.",
+            metavar="VERB=FOLDER",
+            help="It may receive=FOLDER (keep copies in it), send=FOLDER (read volumes in it) or "
+            "pause=UNIT; at least one, may be repeated.",
         ),
     ] = [],  # noqa: B006 - Typer reads it and never changes it
     append_only: Annotated[

@@ -25,10 +25,12 @@ _INTERVALS_S = (60, 300, 900, 1800, 3600, 21600, 43200, 86400)
 
 
 def generate(
-    kind: Annotated[Kind, typer.Argument(metavar="KIND", show_choices=True)],
+    kind: Annotated[
+        Kind, typer.Argument(metavar="KIND", help="hot-spots, sequential, database or files.")
+    ],
     output: Output,
     records: Annotated[
-        int, typer.Option("--records", min=1, help="Approximate number.")
+        int, typer.Option("--records", min=1, help="Approximate number of records.")
     ] = 1_000_000,
     blocks: Annotated[
         int, typer.Option("--blocks", min=1, help="Volume size in 4 KiB blocks.")
@@ -39,7 +41,9 @@ def generate(
     skew: Annotated[
         float, typer.Option("--skew", callback=finite, help="hot-spots: Zipf exponent.")
     ] = 0.99,
-    volumes: Annotated[int, typer.Option("--volumes", min=1, help="hot-spots: number.")] = 1,
+    volumes: Annotated[
+        int, typer.Option("--volumes", min=1, help="hot-spots: number of volumes.")
+    ] = 1,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed.")] = 1,
     name: Annotated[str | None, typer.Option("--name", help="Name of the trace.")] = None,
     as_json: Json = False,

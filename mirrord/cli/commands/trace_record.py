@@ -28,10 +28,12 @@ def record(
     ],
     output: Output,
     interval: Annotated[
-        str | None, typer.Option("--interval", help="Time between snapshots, e.g. 15s. [60s]")
+        str | None,
+        typer.Option("--interval", help="Time between snapshots, such as 15s; default: 60s."),
     ] = None,
     duration: Annotated[
-        str | None, typer.Option("--duration", help="E.g. 2h or 1d; default: until Ctrl-C.")
+        str | None,
+        typer.Option("--duration", help="How long, such as 2h or 1d; default: until Ctrl-C."),
     ] = None,
     name: Annotated[str, typer.Option("--name", help="The trace's name in reports.")] = "",
     files: Annotated[

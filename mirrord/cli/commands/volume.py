@@ -103,7 +103,7 @@ def write(
 def trim(
     volume: Volume,
     offset: Offset,
-    length: Annotated[str, typer.Option("--length", help="Length.")],
+    length: Annotated[str, typer.Option("--length", help="Length in bytes, or with a unit.")],
 ) -> None:
     """Discard a range: it reads as zeroes and its space is freed."""
     volumes.trim(volume, parse_size(offset), parse_size(length))
@@ -112,7 +112,7 @@ def trim(
 
 def take_snapshot(
     volume: Volume,
-    name: Annotated[str, typer.Argument(metavar="NAME")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the snapshot.")],
     delete: Annotated[bool, typer.Option("--delete", help="Delete this snapshot instead.")] = False,
 ) -> None:
     """Take a user snapshot, or delete one."""

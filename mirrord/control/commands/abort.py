@@ -23,7 +23,7 @@ def abort(
     name: MirrorName,
     *,
     hard: Annotated[
-        bool, Option("Also delete the checkpoint, or abandon an interrupted operation.")
+        bool, Option("Also discard the checkpoint, or give up an interrupted operation.")
     ] = False,
 ) -> Result:
     from mirrord.engine import simple

@@ -38,9 +38,15 @@ def break_off(
     name: MirrorName,
     *,
     snapshot: Annotated[
-        str | None, Option("Start from this snapshot instead of the newest.", "SNAPSHOT")
+        str | None,
+        Option(
+            "Start from this snapshot; default: the one that the destination shows.", "SNAPSHOT"
+        ),
     ] = None,
 ) -> Result:
+    """Does not ask for confirmation. Commands that run on the mirror are ended first; the source is
+    not changed.
+    """
     # It does not need the catalogue: where that cannot be used, the state is found from the ends,
     # now and once it can be used again.
     from mirrord.engine import failover
@@ -74,7 +80,8 @@ def begin_test(
     name: MirrorName,
     *,
     place: Annotated[
-        str, Option("Location of the copy: a path, or POOL/DATASET.", "PLACE", ("--at",))
+        str,
+        Option("With --test: location of the copy, a path or POOL/DATASET.", "PLACE", ("--at",)),
     ] = "",
 ) -> Result:
     from mirrord.engine import failover

@@ -31,9 +31,11 @@ from mirrord.core.results import Result
 from mirrord.core.states import State
 from mirrord.system.explain import explained
 
-_Source = Annotated[str, Argument("SOURCE", "For example btrfs:/data/home or block:/srv/v1.")]
+_Source = Annotated[
+    str, Argument("SOURCE", "KIND:PATH or KIND://HOST/PATH; btrfs, zfs, block or image.")
+]
 _Destination = Annotated[
-    str, Argument("DESTINATION", "For example btrfs:/backup/home: new, or an empty folder.")
+    str, Argument("DESTINATION", "The place of the copy, of the same kind: new, or empty.")
 ]
 _Members = Annotated[
     tuple[str, ...],
@@ -54,7 +56,7 @@ _KeepDestination = Annotated[
     Option("Snapshots kept at the destination, such as 'newest 10, 24 hourly, 7 daily'.", "KEEP"),
 ]
 _Snapshots = Annotated[
-    tuple[str, ...], Option("Replicated user snapshots, by name; may be repeated.", "PATTERN")
+    tuple[str, ...], Option("User snapshots to replicate, by name; may be repeated.", "PATTERN")
 ]
 _Recursive = Annotated[bool, Option("ZFS: the dataset and its descendants, as one volume.")]
 _Nested = Annotated[bool, Option("btrfs: with the nested subvolumes, as one volume.")]
@@ -69,9 +71,10 @@ _MaxLat = Annotated[str, Option("dynamic: the latency that clients accept, such 
 _MaxRpo = Annotated[
     str, Option("dynamic: clients wait rather than exceed this lag, such as 64MiB.", "SIZE")
 ]
-_HoldDown = Annotated[str, Option("dynamic: the shortest time out of sync (5m).", "TIME")]
+_HoldDown = Annotated[str, Option("dynamic: the shortest time out of sync; default: 5m.", "TIME")]
 _Window = Annotated[
-    str, Option("semi-sync: how far the replica may be behind, such as 16MiB or 5s.", "WINDOW")
+    str,
+    Option("semi-sync: how far the secondary may be behind, such as 5s; default: 16MiB.", "WINDOW"),
 ]
 _Sites = Annotated[str, Option("Names of the two sites, such as berlin,dr.", "SOURCE,DESTINATION")]
 

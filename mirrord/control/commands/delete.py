@@ -33,6 +33,7 @@ def delete(
     ] = False,
     keep_snapshots: Annotated[bool, Option("Keep the reference snapshots at the source.")] = False,
 ) -> Result:
+    """Does not ask for confirmation, even without --yes."""
     from mirrord.engine import simple
     from mirrord.live import verbs
 

@@ -52,9 +52,15 @@ def delta(
     service: Service,
     name: MirrorName,
     *,
-    base: Annotated[str | None, Option("Default: the next base.", "SNAPSHOT", ("--from",))] = None,
+    base: Annotated[
+        str | None,
+        Option(
+            "The older snapshot; default: the base of the next update.", "SNAPSHOT", ("--from",)
+        ),
+    ] = None,
     incremental: Annotated[
-        str | None, Option("Default: the source as it is now.", "SNAPSHOT", ("--to",))
+        str | None,
+        Option("The newer snapshot; default: the source as it is now.", "SNAPSHOT", ("--to",)),
     ] = None,
     quick: Annotated[bool, Option("Only what will be sent, not all four block states.")] = False,
     files: Annotated[bool, Option("List the changed files.")] = False,

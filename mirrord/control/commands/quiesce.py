@@ -1,4 +1,4 @@
-"""Start no new transfers. A running one finishes. Survives restarts.
+"""Prevent new transfers; a running one finishes. Survives restarts.
 
 Panel: Mirrors 5
 

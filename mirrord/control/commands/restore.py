@@ -65,7 +65,7 @@ def restore_files(
     )
 
 
-@command(Right.ACT, Lock.QUEUED, when=Option("The whole volume.", flags=("--all",)))
+@command(Right.ACT, Lock.QUEUED, when=Option("Restore the whole volume.", flags=("--all",)))
 def restore_all(
     service: Service,
     name: MirrorName,

@@ -16,7 +16,7 @@ from mirrord.core.states import Verb
 
 @command(Right.ACT, Lock.QUEUED)
 def resume_operation(service: Service, name: MirrorName, *, yes: Yes = False) -> Result:
-    """What was written since the interruption is kept as a diverged snapshot. To abandon it
+    """What was written since the interruption is kept as a diverged snapshot. To give it up
     instead: 'mirrord abort NAME --hard'.
     """
     from mirrord.engine import simple

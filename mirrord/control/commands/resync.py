@@ -4,7 +4,7 @@ Panel: Failover and failback 2
 
 Mirrors again in the same direction: the destination is rolled back to the newest common snapshot,
 then updated. The plan shows the changes that the destination loses; they are kept as a `diverged`
-snapshot.
+snapshot. A [live mirror](live-modes.md#fail-over-and-back) does not keep them.
 
 `resync`, `reverse` and `restore --all` are refused while a program has files of the volume that is
 set aside open for writing; the error names process and file. `--force` overrides this: later writes
@@ -21,7 +21,9 @@ from mirrord.core.states import Verb
 
 @command(Right.ACT, Lock.QUEUED)
 def resync(service: Service, name: MirrorName, *, yes: Yes = False, force: Force = False) -> Result:
-    """Shows first what would be lost; that is kept as a diverged snapshot."""
+    """Shows first what would be lost; that is kept as a diverged snapshot (a live mirror keeps
+    nothing).
+    """
     from mirrord.engine import failover
     from mirrord.live import verbs
 

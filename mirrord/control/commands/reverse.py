@@ -3,8 +3,9 @@
 Panel: Failover and failback 3
 
 Swaps the roles of source and destination; the [definition](config.md) is unchanged. After a break
-the old source's changes are kept as a `diverged` snapshot. On a working mirror it is a planned
-switchover: it transfers the last changes, freezes the source, transfers the rest, and then
+the old source's changes are kept as a `diverged` snapshot; a
+[live mirror](live-modes.md#fail-over-and-back) does not keep them. On a working mirror it is a
+planned switchover: it transfers the last changes, freezes the source, transfers the rest, and then
 switches. The same command reverses the direction again.
 """
 
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 def reverse(
     service: Service, name: MirrorName, *, yes: Yes = False, force: Force = False
 ) -> Result:
-    """Shows first what would be lost; that is kept as a diverged snapshot."""
+    """Shows first what would be lost; that is kept as a diverged snapshot (a live mirror keeps
+    nothing).
+    """
     from mirrord.engine import failover, recovery
     from mirrord.live import verbs
 

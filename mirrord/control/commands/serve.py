@@ -5,10 +5,10 @@ Panel: Mirrors 11
 Lets clients connect to the [live mirror](live-modes.md) by NBD, at a unix socket or at a TCP
 address; the default is the socket `/run/mirrord/NAME.nbd`. An address that other hosts can reach
 needs `--allow` with the addresses or networks of clients. Returns when they can connect. It may be
-run several times, for several addresses, and holds until `mirrord unserve NAME`, also over restarts
-of the daemon and of the host. What is served is the end that is the primary, on its host: the
-source, or after a break the destination. With `--foreground` the command stays, and does `unserve`
-when it is ended.
+run several times, for several addresses, and stays in effect until `mirrord unserve NAME`, also
+across restarts of the daemon and of the host. What is served is the end that is the primary, on its
+host: the source, or after a break the destination. With `--foreground` the command stays, and does
+`unserve` when it is ended.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ def serve(
     service: Service,
     name: MirrorName,
     *,
-    socket: Annotated[str, Option("Path of a unix socket.", "PATH")] = "",
-    listen: Annotated[str, Option("Address and TCP port.", "ADDR:PORT")] = "",
+    socket: Annotated[str, Option("The unix socket; default: /run/mirrord/NAME.nbd.", "PATH")] = "",
+    listen: Annotated[
+        str, Option("The address and TCP port, in place of a socket.", "ADDR:PORT")
+    ] = "",
     allow: Annotated[
         tuple[str, ...],
-        Option("From where clients may connect over TCP; may be repeated.", "ADDR[/BITS]"),
+        Option("Clients that may connect over TCP; may be repeated.", "ADDR[/BITS]"),
     ] = (),
 ) -> Result:
     from mirrord.live import serving

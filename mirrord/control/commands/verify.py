@@ -47,7 +47,8 @@ def verify(
         ),
     ] = False,
     snapshot: Annotated[
-        str | None, Option("Default: the snapshot that the destination shows.", "SNAPSHOT")
+        str | None,
+        Option("The snapshot to verify; default: the one that the destination shows.", "SNAPSHOT"),
     ] = None,
 ) -> Result:
     from mirrord.engine import verify as engine
