@@ -8,6 +8,7 @@ command=${2:-time make demo && time make demo}
 tree=$(cd "$(dirname "$0")/.." && pwd)
 if [ "${MIRRORD_BARE:-}" = "" ]; then
     root=$(mktemp -d /var/tmp/mirrord-bare-XXXXXX)
+    chmod 755 "$root"
     trap 'rm -rf --one-file-system "$root"' EXIT
     debootstrap --variant=minbase "$suite" "$root" >/dev/null
     # Mounts and processes end with the namespaces.
