@@ -1,7 +1,16 @@
 //! Checksums of blocks and streams (XXH3, seed 0), and the digest that two hosts compare (BLAKE3).
 
+use std::fmt::Write;
 use std::hash::Hasher;
 use twox_hash::{XxHash3_128, XxHash3_64};
+
+/// Two hexadecimal digits for each byte.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut digits, byte| {
+        let _ = write!(digits, "{byte:02x}"); // a string takes everything
+        digits
+    })
+}
 
 /// A running 128-bit checksum of a byte stream.
 #[derive(Default)]

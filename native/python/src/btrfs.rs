@@ -6,6 +6,7 @@ use mirrord_core::btrfs_changes::Changes;
 use mirrord_core::btrfs_rewrite::{rewrite_beginning, Rewrite};
 use mirrord_core::btrfs_search::Extents;
 use mirrord_core::btrfs_stream::Scanner;
+use mirrord_core::checksum::hex;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -52,10 +53,6 @@ impl BtrfsStreamScanner {
             beginning.parent_uuid.as_deref().map(hex),
         ))
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Collects the changed files of a stream without data.
@@ -106,13 +103,13 @@ impl BtrfsChanges {
 /// `data`, the beginning of a stream, with its first command changed; None: more data is needed.
 #[pyfunction]
 #[pyo3(signature = (data, *, path=None, ctransid=None, parent_uuid=None))]
-pub fn btrfs_rewrite_beginning<'py>(
-    py: Python<'py>,
+pub fn btrfs_rewrite_beginning(
+    py: Python<'_>,
     data: PyBuffer<u8>,
     path: Option<Vec<u8>>,
     ctransid: Option<u64>,
     parent_uuid: Option<[u8; 16]>,
-) -> PyResult<Option<Bound<'py, PyBytes>>> {
+) -> PyResult<Option<Bound<'_, PyBytes>>> {
     let wanted = Rewrite {
         path: path.as_deref(),
         ctransid,

@@ -58,8 +58,7 @@ impl StreamChecksum {
     }
 
     fn hexdigest(&self) -> String {
-        let digest = self.sum().digest();
-        digest.iter().map(|b| format!("{b:02x}")).collect()
+        checksum::hex(&self.sum().digest())
     }
 }
 
@@ -87,17 +86,17 @@ impl StreamDigest {
     }
 
     fn hexdigest(&self) -> String {
-        self.0.digest().iter().map(|b| format!("{b:02x}")).collect()
+        checksum::hex(&self.0.digest())
     }
 }
 
 /// XXH3-64 of each block of `data`, as little-endian u64 in one bytes object.
 #[pyfunction]
-fn block_checksums<'py>(
-    py: Python<'py>,
+fn block_checksums(
+    py: Python<'_>,
     data: PyBuffer<u8>,
     block_size: usize,
-) -> PyResult<Bound<'py, PyBytes>> {
+) -> PyResult<Bound<'_, PyBytes>> {
     let bytes = bytes_of(&data)?;
     let flat: Vec<u8> = unlocked(py, bytes.len(), || {
         let sums = checksum::block_checksums(bytes, block_size);

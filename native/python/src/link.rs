@@ -113,12 +113,12 @@ pub fn pass_on(
 
 /// The header of a frame whose body consists of these parts.
 #[pyfunction]
-pub fn frame_header<'py>(
-    py: Python<'py>,
+pub fn frame_header(
+    py: Python<'_>,
     kind: u8,
     stream: u32,
     parts: Vec<PyBuffer<u8>>,
-) -> PyResult<Bound<'py, PyBytes>> {
+) -> PyResult<Bound<'_, PyBytes>> {
     let parts = parts.iter().map(bytes_of).collect::<PyResult<Vec<_>>>()?;
     let length = parts.iter().map(|part| part.len()).sum();
     let made = unlocked(py, length, || frames::header(kind, stream, &parts));

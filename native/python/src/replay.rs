@@ -47,7 +47,7 @@ pub fn columns_of<'a>(
     Ok(columns)
 }
 
-fn packed<'py>(py: Python<'py>, values: impl Iterator<Item = i64>) -> Bound<'py, PyBytes> {
+fn packed(py: Python<'_>, values: impl Iterator<Item = i64>) -> Bound<'_, PyBytes> {
     let flat: Vec<u8> = values.flat_map(i64::to_le_bytes).collect();
     PyBytes::new(py, &flat)
 }

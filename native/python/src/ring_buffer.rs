@@ -19,12 +19,12 @@ type Columns<'py> = (
 /// The requests in pages of `trace_pipe_raw`, each of `page_bytes`. fields: the event's number,
 /// then the offsets of sector, number of sectors and letters in it, and how many letters.
 #[pyfunction]
-pub fn block_events<'py>(
-    py: Python<'py>,
+pub fn block_events(
+    py: Python<'_>,
     pages: PyBuffer<u8>,
     page_bytes: usize,
     fields: (u16, usize, usize, usize, usize),
-) -> PyResult<Columns<'py>> {
+) -> PyResult<Columns<'_>> {
     let fields = Fields {
         kind: fields.0,
         sector: fields.1,

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::rc::Rc;
 
+use mirrord_core::checksum::hex;
 use mirrord_core::prefix_digest::PrefixDigest;
 use rustix::fs::OFlags;
 
@@ -131,10 +132,7 @@ impl Session {
         let (uuid, ctransid) = (found.uuid, found.ctransid);
         if let Some(wanted) = self.options.snapshot {
             if wanted != (uuid, ctransid) {
-                let text = |(uuid, ctransid): ([u8; 16], u64)| {
-                    let digits: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-                    format!("{digits}:{ctransid}")
-                };
+                let text = |(uuid, ctransid): ([u8; 16], u64)| format!("{}:{ctransid}", hex(&uuid));
                 return Err(Failure::damaged(format!(
                     "it holds the snapshot {}, not the announced {}",
                     text((uuid, ctransid)),

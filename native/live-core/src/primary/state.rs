@@ -259,7 +259,7 @@ impl Primary {
         self.progress += 1;
     }
 
-    pub(super) fn settled(&mut self, _out: &mut Vec<Action>) {
+    pub(super) fn settled(&mut self) {
         if let State::Exchange {
             pull,
             step: Step::Settling,
@@ -297,7 +297,7 @@ impl Primary {
     }
 
     /// The other end has a consistent image of this generation.
-    pub(super) fn peer_committed(&mut self, _out: &mut Vec<Action>) {
+    pub(super) fn peer_committed(&mut self) {
         if self.state != State::Committing {
             return;
         }
