@@ -133,5 +133,5 @@ def _replace(path: str, text: str) -> None:
 
 
 def _remove(path: str) -> None:
-    with suppress(FileNotFoundError):
+    with suppress(OSError):  # it is missing, or on a file system that became read-only
         os.unlink(path)

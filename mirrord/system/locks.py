@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mirrord.core.errors import MIRROR, Busy
-from mirrord.system import clock, files
+from mirrord.system import clock
 
 #: How long the lock may be held without a recorded holder: by a query, or while starting.
 _QUERY_S = 1.0
@@ -74,7 +74,8 @@ def lock_within(
 
 def holder_of(path: str | Path) -> Holder | None:
     """The current holder of the lock at `path`, or None."""
-    with suppress(FileNotFoundError), files.opened(path, os.O_RDWR) as descriptor:
+    with suppress(FileNotFoundError), ExitStack() as stack:
+        descriptor = _file(path, stack, os.O_RDWR)
         return None if try_lock(descriptor) else _read_holder(descriptor)
     return None
 
@@ -109,14 +110,25 @@ def _opened(path: Path, stack: ExitStack, what: str) -> int:
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     stack.callback(os.close, folder)
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = _file(path, stack)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         return folder
-    stack.callback(os.close, descriptor)
     if not try_lock(folder, fcntl.LOCK_SH):
         raise Busy(f"{what} is in use", why="its folder is locked: the disk is full")
+    return descriptor
+
+
+def _file(path: str | Path, stack: ExitStack, flags: int = os.O_RDWR | os.O_CREAT) -> int:
+    """The file to lock; one that is on a read-only file system is only read."""
+    try:
+        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if error.errno != errno.EROFS or not os.path.exists(path):
+            raise
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    stack.callback(os.close, descriptor)
     return descriptor
 
 
@@ -181,7 +193,8 @@ def passing(path: str | Path, *, what: str) -> Iterator[None]:
     """Hold the lock at `path` briefly, without a record in it; other callers wait. `Busy` with the
     holder when it is held for longer.
     """
-    with files.opened(path, os.O_RDWR | os.O_CREAT, 0o644) as descriptor:
+    with ExitStack() as stack:
+        descriptor = _file(path, stack)
         if not _take(descriptor):
             holder = _read_holder(descriptor)  # who passes, too, has left no record
             raise Busy(
