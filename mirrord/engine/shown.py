@@ -50,7 +50,7 @@ def look(mirror: Mirror, row: MirrorRow, facts: VolumeFacts | None, trouble: str
     if other:
         fault = _fault(f"the definition has another kind of endpoint: {other}")
         return Shown("", row.confirmed_ns, (fault,))
-    full = _full(mirror, facts)
+    full = (*_full(mirror, facts), *_incomplete(mirror, facts))
     absent = _absent(mirror, facts)
     if row.state is not State.MIRRORED:
         # A promoted destination is changed independently; it began as what it showed last.
@@ -98,7 +98,8 @@ def look_at_source(mirror: Mirror) -> tuple[Finding, ...]:
     if text and mirror.catalogue.operation(mirror.id) is None:
         return (Finding(AlarmKind.SOURCE, Level.ERROR, text),)
     if facts.role not in (Role.ABSENT, Role.FOREIGN):
-        return ()
+        texts = [f"{mirror.source}: {note}" for note in facts.data_missing]
+        return tuple(Finding(AlarmKind.SOURCE, Level.ERROR, text) for text in texts)
     note = facts.notes[0] if facts.notes else "nothing is at that path"
     what = "missing" if facts.role is Role.ABSENT else "not a volume that can be mirrored"
     text = f"the source {mirror.source} is {what}: {note}; check that it is mounted"
@@ -116,6 +117,17 @@ def _answer(mirror: Mirror, ask: Callable[[], T]) -> T | None:
 
 def _fault(text: str) -> Finding:
     return Finding(AlarmKind.DESTINATION, Level.ERROR, text)
+
+
+def _incomplete(mirror: Mirror, facts: VolumeFacts) -> tuple[Finding, ...]:
+    """Data that the destination has lost, and the way to a new copy."""
+    name = mirror.name
+    way = (
+        f"for a complete new copy: 'mirrord break {name}', 'mirrord release {name}', move it away, "
+        f"then 'mirrord initialize {name}'"
+    )
+    notes = [note.rstrip(".") for note in facts.data_missing]
+    return tuple(_fault(f"{mirror.destination}: {note}; {way}") for note in notes)
 
 
 def _taken_over(mirror: Mirror) -> str:

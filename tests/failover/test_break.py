@@ -390,6 +390,8 @@ def test_data_that_is_missing_is_reported(blocks: BlockMirror, size: int | None)
         blocks.data.unlink()
     else:
         os.truncate(blocks.data, size)
+    [problem] = blocks.service.status(NAME)[0].problems
+    assert "Data is missing" in problem and f"'mirrord release {NAME}'" in problem
     result = blocks.service.break_off(NAME)
     what = "is missing" if size is None else "has been truncated"
     assert (
