@@ -37,10 +37,17 @@ class Shown(NamedTuple):
     faults: tuple[Finding, ...] = ()
 
 
-def look(mirror: Mirror, row: MirrorRow, facts: VolumeFacts | None, trouble: str) -> Shown:
+def look(
+    mirror: Mirror,
+    row: MirrorRow,
+    facts: VolumeFacts | None,
+    trouble: str,
+    *,
+    commits: bool = False,
+) -> Shown:
     """What the destination shows now. facts: of the destination, None when it cannot be reached,
     because of `trouble`. Behind a link that is down it still shows what it showed; on this host it
-    shows nothing usable.
+    shows nothing usable. commits: a commit is running, between whose members it shows no set.
     """
     if facts is None:
         fault = _fault(f"the destination cannot be reached: {trouble}")
@@ -66,6 +73,8 @@ def look(mirror: Mirror, row: MirrorRow, facts: VolumeFacts | None, trouble: str
         fault = _fault(_taken_over(mirror) or _why_live(mirror))
         return Shown("", row.confirmed_ns, (fault, *full))
     faults = (*_read_only(mirror), *full)
+    if not facts.shown and commits:
+        return Shown("", row.confirmed_ns, faults)
     if not facts.shown:
         fault = _fault(f"{mirror.destination} {_shows_nothing(mirror)}")
         return Shown("", 0, (fault, *faults))

@@ -4,6 +4,7 @@ two of them.
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from mirrord.core.errors import Diverged, Refused, Unsupported
 from mirrord.core.model import Role, SnapshotKind
 from mirrord.drivers.contract import Driver
+from mirrord.system import steps
 from mirrord.system.paths import Paths
 from tests.contract.sets import SetLab
 from tests.crash.faults import attempt, labels
@@ -107,6 +109,24 @@ def test_a_break_after_a_crash_in_a_commit_begins_as_one_set(
         assert set(ready.lab.destination().roles()) == {Role.LIVE}
         ready.service.resync(NAME, yes=True)
         assert ready.in_step(), point
+
+
+def test_a_commit_that_is_running_is_no_problem(ready: SetWorld) -> None:
+    """While members show different sets."""
+    seen: dict[str, tuple[str, ...]] = {}
+
+    def look(label: str) -> None:
+        if label == COMMIT[ready.lab.kind]:
+            with closing(Service(ready.paths)) as other:
+                [found] = other.status(NAME)
+                seen[found.reading.shown] = found.problems
+
+    steps.observe(look)
+    try:
+        ready.service.update(NAME)
+    finally:
+        steps.observe(None)
+    assert "" in seen and not any(seen.values())
 
 
 def test_an_update_after_a_crash_in_a_commit_needs_no_catalogue(
