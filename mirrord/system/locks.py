@@ -81,15 +81,16 @@ def holder_of(path: str | Path) -> Holder | None:
 
 
 @contextmanager
-def exclusive(path: str | Path, purpose: str, *, what: str) -> Iterator[None]:
-    """Hold the lock at `path`; `Busy` with the holder when it is taken.
+def exclusive(path: str | Path, purpose: str, *, what: str) -> Iterator[bool]:
+    """Hold the lock at `path`; `Busy` with the holder when it is taken. Yields whether the file
+    could not be created, and its whole folder is locked instead.
 
     The lock is a kernel lock (flock): it ends with the process, so a crash leaves none behind. It
     needs no disk space: on a full file system the holder may not be recorded, but it is held.
     what: what is locked, for the message (`mirror 'home'`).
     """
     with ExitStack() as stack:
-        descriptor = _opened(Path(path), stack, what)
+        descriptor, whole = _opened(Path(path), stack, what)
         if not _take(descriptor):
             raise Busy(
                 f"{what} is in use by {_read_holder(descriptor)}",
@@ -99,13 +100,13 @@ def exclusive(path: str | Path, purpose: str, *, what: str) -> Iterator[None]:
         # Without space for the record others only learn that the lock is held.
         holder = Holder(os.getpid(), purpose, clock.now_ns(), _shared)
         _record(descriptor, json.dumps(holder._asdict()).encode())
-        yield
+        yield whole
         _record(descriptor, b"")
 
 
-def _opened(path: Path, stack: ExitStack, what: str) -> int:
-    """The file to lock, or its folder when there is no space to create the file. A holder of the
-    file also holds a shared lock on the folder, so that the two kinds exclude each other.
+def _opened(path: Path, stack: ExitStack, what: str) -> tuple[int, bool]:
+    """The file to lock, or (True) its folder when there is no space to create the file. A holder of
+    the file also holds a shared lock on the folder, so that the two kinds exclude each other.
     """
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     stack.callback(os.close, folder)
@@ -114,10 +115,10 @@ def _opened(path: Path, stack: ExitStack, what: str) -> int:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        return folder
+        return folder, True
     if not try_lock(folder, fcntl.LOCK_SH):
         raise Busy(f"{what} is in use", why="its folder is locked: the disk is full")
-    return descriptor
+    return descriptor, False
 
 
 def _file(path: str | Path, stack: ExitStack, flags: int = os.O_RDWR | os.O_CREAT) -> int:
@@ -165,7 +166,7 @@ def _read_holder(descriptor: int) -> Holder:
 
 @contextmanager
 def waited_for(
-    lock: Callable[[], AbstractContextManager[None]],
+    lock: Callable[[], AbstractContextManager[object]],
     patience_s: float,
     *,
     check: Callable[[], None] = lambda: None,

@@ -206,6 +206,18 @@ def test_with_a_catalogue_that_cannot_be_used(mirror: Mirror, what: str) -> None
         subprocess.run(["umount", "-q", mirror.paths.run, mirror.paths.state])
 
 
+def test_with_a_run_folder_in_which_no_lock_can_be_created(mirror: Mirror) -> None:
+    mirror.service.close()
+    full = ["mount", "-t", "tmpfs", "-o", "nr_inodes=1", "none", str(mirror.paths.run)]
+    subprocess.run(full, check=True)
+    try:
+        assert mirror.again().break_off(NAME).status == "done"
+        assert mirror.service.status(NAME)[0].state == "broken-off"
+    finally:
+        mirror.service.close()
+        subprocess.run(["umount", mirror.paths.run], check=True)
+
+
 def test_a_full_disk_of_the_catalogue_hides_nothing(mirror: Mirror) -> None:
     """Commands that only show read a copy; the others say why, and change nothing."""
     mirror.service.close()
