@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 from typing import TypeVar
@@ -22,16 +23,24 @@ from mirrord.core.errors import (
 _Found = TypeVar("_Found")
 
 
-def replaced(where: str, why: str) -> MirrordError:
-    """The live volume at the source is not the mirrored one."""
+def replaced(where: str, why: str, *, is_member: bool = False) -> MirrordError:
+    """The live volume at the source is not the mirrored one. is_member: it is one of several."""
+    change = f"run 'mirrord change-source {MIRROR} ENDPOINT' if it was moved on purpose; or, "
     return Diverged(
         "another volume has taken the place of the source",
         where=where,
         why=why,
         hint="Nothing was transferred, and all copies are kept. Move the mirrored volume back; or "
-        f"run 'mirrord change-source {MIRROR} ENDPOINT' if it was moved on purpose; or, to mirror "
-        f"the volume that is there now, 'mirrord resync {MIRROR}'.",
+        f"{'' if is_member else change}to mirror the volume that is there now, 'mirrord resync "
+        f"{MIRROR}'.",
     )
+
+
+def failed_hint(error: OSError, otherwise: str) -> str:
+    """What to do about a failed system call: `otherwise`, unless its reason says more."""
+    if error.errno == errno.ENOENT:
+        return "Check that its file system is mounted, and that nothing was removed there."
+    return "Choose a shorter path." if error.errno == errno.ENAMETOOLONG else otherwise
 
 
 def destination_replaced(where: str) -> MirrordError:

@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import shutil
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -31,11 +32,13 @@ from mirrord.core.errors import (
     PermissionMissing,
     Refused,
 )
-from mirrord.system import files
+from mirrord.system import clock, files, locks
 from mirrord.system.explain import quota_exceeded
 from mirrord.traces import batches as make
 from mirrord.traces.model import NO_LATENCY, Batch, Facts
 
+#: From this age on a scratch folder that is not locked was left by a process that was killed.
+_LEFT_NS = 60 * 10**9
 #: Key of the metadata that holds the facts as JSON.
 METADATA_KEY = b"mirrord"
 #: Version of that JSON; readers refuse newer ones.
@@ -126,7 +129,33 @@ def scratch_folder(where: str | Path, prefix: str) -> TemporaryDirectory[str]:
                 where=str(where),
                 hint="Create it, or give an existing one with --scratch.",
             )
-        return TemporaryDirectory(prefix=prefix, dir=where, ignore_cleanup_errors=True)
+        for left in Path(where).glob(f"{prefix}*"):
+            _remove_left(left)
+        return _ScratchFolder(prefix=prefix, dir=where, ignore_cleanup_errors=True)
+
+
+class _ScratchFolder(TemporaryDirectory[str]):
+    """It is locked while it is in use: one that is not was left by a process that was killed."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        held = os.open(self.name, os.O_RDONLY | os.O_CLOEXEC)
+        self._held = weakref.finalize(self, os.close, held)
+        with suppress(OSError):  # a file system without locks
+            locks.try_lock(held)
+
+    def cleanup(self) -> None:
+        """Remove it."""
+        super().cleanup()
+        self._held()
+
+
+def _remove_left(folder: Path) -> None:
+    """Remove a scratch folder that no process uses, and that is not about to be locked."""
+    with suppress(OSError), files.opened(folder, os.O_DIRECTORY | os.O_NOFOLLOW) as held:
+        age_ns = clock.now_ns() - os.fstat(held).st_mtime_ns
+        if age_ns > _LEFT_NS and locks.try_lock(held):
+            shutil.rmtree(folder)
 
 
 class TraceFile:

@@ -24,7 +24,7 @@ from mirrord.drivers.block.format import (
     number_of,
     segment_of,
 )
-from mirrord.drivers.refusals import no_space
+from mirrord.drivers.refusals import failed_hint, no_space
 from mirrord.system import files, steps
 from mirrord.system.explain import quota_exceeded
 from mirrord.system.libc import lib
@@ -58,7 +58,9 @@ def io_error(where: str, doing: str, error: OSError) -> MirrordError:
         f"{doing} failed",
         where=where,
         why=reason,
-        hint="Check the kernel log for disk errors ('dmesg'); committed data is unchanged.",
+        hint=failed_hint(
+            error, "Check the kernel log for disk errors ('dmesg'); committed data is unchanged."
+        ),
     )
 
 

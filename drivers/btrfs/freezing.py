@@ -23,10 +23,12 @@ from mirrord.system.deadman import Deadman
 
 #: How long the freeze of another process is awaited: when that was killed, it ends by itself.
 _ENDING_S = 5.0
-#: Clears the flag through descriptors: the paths may belong to other volumes by then.
+#: Clears the flag through descriptors: the paths may belong to other volumes by then. It empties
+#: the record: whoever makes the volume read-only after that is not mirrord.
 _THAW = """\
-import fcntl, struct, sys
-for volume in map(int, sys.argv[1:]):
+import fcntl, os, struct, sys
+record, *volumes = map(int, sys.argv[1:])
+for volume in volumes:
     try:
         flags = bytearray(8)
         fcntl.ioctl(volume, 0x80089419, flags)
@@ -34,6 +36,7 @@ for volume in map(int, sys.argv[1:]):
         fcntl.ioctl(volume, 0x4008941A, struct.pack("=Q", now & ~2))
     except OSError:
         pass  # it was deleted
+os.truncate(record, 0)
 """
 
 
@@ -57,7 +60,7 @@ class Freeze:
         paths += [place.view / path for path in inner]
         with contextlib.ExitStack() as stack:
             layout.write_frozen("BTRFS:FREEZE:RECORD", place, live.uuid, uuids)
-            held = os.open(place.frozen_file, os.O_RDONLY | os.O_CLOEXEC)
+            held = os.open(place.frozen_file, os.O_RDWR | os.O_CLOEXEC)
             stack.callback(os.close, held)
             _claim(held, where)
             with contextlib.ExitStack() as opening:
@@ -65,7 +68,7 @@ class Freeze:
                     opening.enter_context(files.opened(path, os.O_DIRECTORY))
                     for path in reversed(paths)
                 ]
-                words = [sys.executable, "-I", "-S", "-c", _THAW, *map(str, volumes)]
+                words = [sys.executable, "-I", "-S", "-c", _THAW, *map(str, (held, *volumes))]
                 # It shares the lock: the freeze lasts until it has thawed.
                 self._deadman = Deadman(words, keep=[*volumes, held])
             stack.callback(self._deadman.release)
@@ -104,11 +107,11 @@ def thaw(place: Layout, where: str) -> None:
     if not place.live or not place.frozen_file.exists():
         return
     live, recorded = subvolume.info(place.view), layout.read_frozen(place)
-    if recorded[:1] != (live.uuid,):
+    if recorded and recorded[0] != live.uuid:
         return  # of what was set aside
     with files.opened(place.frozen_file) as held:
         _claim(held, where)
-        if live.read_only:
+        if recorded and live.read_only:
             _thaw(place)
         files.remove_file("BTRFS:THAW:RECORD", place.frozen_file)
 

@@ -374,7 +374,9 @@ def as_mirrord_error(error: OSError, where: str) -> MirrordError:
         "an operation on the file system failed",
         where=where,
         why=why,
-        hint="See dmesg for errors of the device. Committed data is unchanged.",
+        hint=refusals.failed_hint(
+            error, "See dmesg for errors of the device. Committed data is unchanged."
+        ),
     )
 
 

@@ -120,7 +120,7 @@ class ImageDriver(Driver, Live):
             yield False
             return
 
-        def take() -> AbstractContextManager[None]:
+        def take() -> AbstractContextManager[object]:
             return locks.exclusive(self._store / "lock", purpose, what=str(self))
 
         with locks.waited_for(take, _LOCK_WAIT_S):

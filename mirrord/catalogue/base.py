@@ -11,7 +11,7 @@ from typing import Any
 
 from mirrord.catalogue.schema import APPLICATION_ID, MIGRATIONS
 from mirrord.core.errors import Busy, Damaged, IoFailed, MirrordError, NoSpace, ProtocolError
-from mirrord.system import steps
+from mirrord.system import files, steps
 
 #: The path of a catalogue in memory, which is lost when it is closed.
 IN_MEMORY = Path(":memory:")
@@ -39,6 +39,11 @@ class Store:
         self._turn = turn or threading.Lock()
         self._patience_s = _OTHERS_S
         self._db = self._open()
+        self._file = files.identity(path)
+
+    def is_replaced(self) -> bool:
+        """Whether the file that is open was removed, or another one is in its place."""
+        return files.identity(self.path) != self._file
 
     def close(self) -> None:
         """Close the file."""

@@ -46,12 +46,6 @@ class Host(NamedTuple):
     btrfs_receiver: str = "native"
 
 
-def _zone(value: Any) -> str:
-    from mirrord.schedules.zones import check_zone
-
-    return check_zone(strict.text(value))
-
-
 def _webhook(value: Any) -> str:
     address = strict.text(value)
     scheme, _, rest = address.partition("://")
@@ -69,7 +63,7 @@ def _listen(value: Any) -> str:
 
 
 _KEYS: strict.Keys = {
-    "zone": _zone,
+    "zone": strict.zone,
     "limits": {
         "transfers": strict.integer(1, 1000),
         "per_host": strict.integer(1, 1000),

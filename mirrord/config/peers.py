@@ -98,7 +98,10 @@ class Peers:
 
     def load(self, name: str) -> Peer:
         """A peer by name. `ConfigError` with file and line."""
-        file = self.file(name)
+        try:
+            file = self.file(name)
+        except UsageError as error:
+            raise ConfigError(error.what, where=str(self._folder / f"{name}.toml")) from None
         try:
             source = strict.source_of(file, "the peer")
         except FileNotFoundError as error:

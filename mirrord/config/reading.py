@@ -147,7 +147,7 @@ _HOOKS: strict.Keys = {
 #: The settings that may depend on the direction.
 _SETTINGS: strict.Keys = {
     "schedule": strict.texts,
-    "zone": strict.text,
+    "zone": strict.zone,
     "jitter": strict.text,
     "windows": strict.texts,
     "blackouts": strict.texts,

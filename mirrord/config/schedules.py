@@ -21,7 +21,7 @@ from mirrord.schedules.schedule import Schedule, parse_schedule
 KEYS: strict.Keys = {
     "description": strict.text,
     "run": strict.texts,
-    "zone": strict.text,
+    "zone": strict.zone,
     "jitter": strict.text,
     "windows": strict.texts,
     "blackouts": strict.texts,

@@ -27,6 +27,13 @@ def text(value: Any) -> str:
     return value
 
 
+def zone(value: Any) -> str:
+    """The name of a time zone."""
+    from mirrord.schedules.zones import check_zone  # (slow to load, and rarely named)
+
+    return check_zone(text(value))
+
+
 def texts(value: Any) -> tuple[str, ...]:
     """A string, or a list of strings."""
     listed = [value] if isinstance(value, str) else value

@@ -53,7 +53,7 @@ def judge(
                 texts.append(f"{each.name}: {each.problems[0]}")
     if not service_runs and any(each.reading.schedule for each in mirrors):
         texts.insert(
-            0, "the daemon is not running, no schedule is executed ('systemctl start mirrord')"
+            0, "the daemon is not running, no schedule is executed ('systemctl restart mirrord')"
         )
     if not mirrors:
         return Verdict(3, f"MIRRORD {WORDS[3]} - no mirrors are defined")

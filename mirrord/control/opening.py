@@ -61,6 +61,11 @@ class Opener:
             self._catalogue.close()
             self._catalogue = None
 
+    def refresh(self) -> None:
+        """Open the catalogue again at its next use, if it was removed or replaced."""
+        if self._catalogue is not None and self._catalogue.is_replaced():
+            self.close()
+
     @contextmanager
     def without_catalogue(self) -> Iterator[None]:
         """In this block a fresh catalogue stands in for one that cannot be used; it is not kept."""

@@ -104,7 +104,7 @@ class FailureRecord(NamedTuple):
         # The next scheduled run clears the one of an update.
         if self.kind == Verb.UPDATE.value:
             return text
-        return f"{text} ('mirrord abort {name}' gives it up)"
+        return f"{text} ('mirrord abort {name}' clears this message)"
 
 
 class AlarmRecord(NamedTuple):

@@ -109,6 +109,7 @@ class Workers:
         with self._lock:
             service = self._idle.pop() if self._idle else self._made()
         try:
+            service.refresh()
             yield service
         finally:
             with self._lock:

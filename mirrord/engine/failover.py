@@ -148,10 +148,11 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
         trouble += tolerated(partial(end, event=("info", failover_steps.BROKEN_OFF)))
         tolerated(lambda: relation.ensure(mirror))
         note = " A running transfer was aborted first." if stopped else ""
+        are = "are" if len(there.drivers) > 1 else "is"
         start = f" Its content is that of snapshot {chosen.name}." if chosen else ""
         trouble = list(dict.fromkeys(trouble))
         lines = [
-            f"'{mirror.name}' is broken off: {view} is writable now.{start}{note}",
+            f"'{mirror.name}' is broken off: {view} {are} writable now.{start}{note}",
             *(f"Warning: {text}" for text in trouble),
             after_break.to_mirror_again(mirror),
         ]

@@ -59,10 +59,10 @@ def failed(
 
 def succeeded(book: Catalogue, mirror_id: str, verb: Verb, *, kind: str = "") -> None:
     """Clear failures after a verb has succeeded. A break clears failed updates, too; an abort
-    clears all.
+    and a resume-operation clear all.
     """
     kind = kind or kind_of(verb)
     kinds = {kind, UPDATE} if kind == Verb.BREAK.value else {kind}
-    if verb is Verb.ABORT:
+    if verb in (Verb.ABORT, Verb.RESUME_OPERATION):
         kinds = {failure.kind for failure in book.failures(mirror_id)}
     book.clear_failures(mirror_id, kinds)

@@ -51,13 +51,13 @@ def first(mirror: Preempted, verb: Verb) -> Iterator[bool]:
 
     `Busy` when another process already has priority, or when the running verb does not end.
     """
-    with locks.exclusive(mirror.run.gate, verb.value, what=f"mirror '{mirror.name}'"):
+    with locks.exclusive(mirror.run.gate, verb.value, what=f"mirror '{mirror.name}'") as whole:
         stopped = _stop(mirror, verb)
-        mirror.run.goes_first = True
+        mirror.run.goes_first, mirror.run.has_folder = True, whole
         try:
             yield stopped
         finally:
-            mirror.run.goes_first = False
+            mirror.run.goes_first = mirror.run.has_folder = False
 
 
 @contextmanager
@@ -68,7 +68,8 @@ def held(
     run, what = mirror.run, f"mirror '{mirror.name}'"
     with ExitStack() as stack:
         with nullcontext() if run.goes_first else locks.passing(run.gate, what=what):
-            stack.enter_context(locks.exclusive(run.lock, verb.value, what=what))
+            if not run.has_folder:
+                stack.enter_context(locks.exclusive(run.lock, verb.value, what=what))
         run.begin(activity)
         stack.callback(run.end)
         yield stack

@@ -35,6 +35,8 @@ class RunFiles:
         self._progress, self._abort = stem + "progress", stem + "abort"
         #: Whether this process holds the gate (`preempt.first`).
         self.goes_first = False
+        #: Whether it has locked the run folder instead, which is full.
+        self.has_folder = False
         self._state = VerbProgress()
         self._written_s = 0.0
         #: What this process's last transfer moved (complete or not) and since when, and the
@@ -133,5 +135,5 @@ def _replace(path: str, text: str) -> None:
 
 
 def _remove(path: str) -> None:
-    with suppress(FileNotFoundError):
+    with suppress(OSError):  # it is missing, or on a file system that became read-only
         os.unlink(path)

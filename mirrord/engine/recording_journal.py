@@ -74,7 +74,7 @@ def journal(state: Path) -> Iterator[Journal]:
                 files.remove_file("RECORD:JOURNAL:REMOVE", folder / f"{number}.json")
 
 
-def _others_waiting(state: Path) -> AbstractContextManager[None]:
+def _others_waiting(state: Path) -> AbstractContextManager[object]:
     """No other process begins a recording or cleans up meanwhile: a new lock must be held before it
     can be mistaken for one that was left behind.
     """

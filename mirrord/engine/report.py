@@ -7,7 +7,7 @@ from mirrord.core.errors import MirrordError
 from mirrord.core.model import Role, VolumeFacts
 from mirrord.core.pause import decoded
 from mirrord.core.records import AlarmKind, FailureRecord, Finding, Level, TransferRecord
-from mirrord.core.states import LIVE_VERBS, State
+from mirrord.core.states import LIVE_VERBS, Activity, State
 from mirrord.core.status import (
     Checkpoint,
     Interrupted,
@@ -47,11 +47,13 @@ def read(mirror: Mirror, operation: Operation | None, *, busy: bool) -> Reading:
     """What the catalogue and both ends say of a mirror. busy: a verb is at work on it; otherwise
     `operation` was interrupted.
     """
+    commits = busy and _commits(mirror)
     facts, trouble = facts_of(mirror.destination)
+    commits |= busy and _commits(mirror)
     row = mirror.row_seen(facts)
     transfers = mirror.catalogue.transfers(mirror.id, limit=1)
     last = transfers[0] if transfers else None
-    seen = shown.look(mirror, row, facts, trouble)
+    seen = shown.look(mirror, row, facts, trouble, commits=commits)
     failures = mirror.catalogue.failures(mirror.id)
     faults = [
         *seen.faults,
@@ -95,6 +97,10 @@ def read(mirror: Mirror, operation: Operation | None, *, busy: bool) -> Reading:
         notes=tuple(sentence(note) for note in facts.notes),
         checkpoint=Checkpoint() if busy else _checkpoint(mirror, last),
     )
+
+
+def _commits(mirror: Mirror) -> bool:
+    return mirror.run.read().activity is Activity.COMMITTING
 
 
 def _long_pause(mirror: Mirror, last: TransferRecord) -> list[Finding]:

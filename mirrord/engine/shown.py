@@ -37,10 +37,17 @@ class Shown(NamedTuple):
     faults: tuple[Finding, ...] = ()
 
 
-def look(mirror: Mirror, row: MirrorRow, facts: VolumeFacts | None, trouble: str) -> Shown:
+def look(
+    mirror: Mirror,
+    row: MirrorRow,
+    facts: VolumeFacts | None,
+    trouble: str,
+    *,
+    commits: bool = False,
+) -> Shown:
     """What the destination shows now. facts: of the destination, None when it cannot be reached,
     because of `trouble`. Behind a link that is down it still shows what it showed; on this host it
-    shows nothing usable.
+    shows nothing usable. commits: a commit is running, between whose members it shows no set.
     """
     if facts is None:
         fault = _fault(f"the destination cannot be reached: {trouble}")
@@ -50,7 +57,7 @@ def look(mirror: Mirror, row: MirrorRow, facts: VolumeFacts | None, trouble: str
     if other:
         fault = _fault(f"the definition has another kind of endpoint: {other}")
         return Shown("", row.confirmed_ns, (fault,))
-    full = _full(mirror, facts)
+    full = (*_full(mirror, facts), *_incomplete(mirror, facts))
     absent = _absent(mirror, facts)
     if row.state is not State.MIRRORED:
         # A promoted destination is changed independently; it began as what it showed last.
@@ -66,6 +73,8 @@ def look(mirror: Mirror, row: MirrorRow, facts: VolumeFacts | None, trouble: str
         fault = _fault(_taken_over(mirror) or _why_live(mirror))
         return Shown("", row.confirmed_ns, (fault, *full))
     faults = (*_read_only(mirror), *full)
+    if not facts.shown and commits:
+        return Shown("", row.confirmed_ns, faults)
     if not facts.shown:
         fault = _fault(f"{mirror.destination} {_shows_nothing(mirror)}")
         return Shown("", 0, (fault, *faults))
@@ -98,7 +107,8 @@ def look_at_source(mirror: Mirror) -> tuple[Finding, ...]:
     if text and mirror.catalogue.operation(mirror.id) is None:
         return (Finding(AlarmKind.SOURCE, Level.ERROR, text),)
     if facts.role not in (Role.ABSENT, Role.FOREIGN):
-        return ()
+        texts = [f"{mirror.source}: {note}" for note in facts.data_missing]
+        return tuple(Finding(AlarmKind.SOURCE, Level.ERROR, text) for text in texts)
     note = facts.notes[0] if facts.notes else "nothing is at that path"
     what = "missing" if facts.role is Role.ABSENT else "not a volume that can be mirrored"
     text = f"the source {mirror.source} is {what}: {note}; check that it is mounted"
@@ -116,6 +126,17 @@ def _answer(mirror: Mirror, ask: Callable[[], T]) -> T | None:
 
 def _fault(text: str) -> Finding:
     return Finding(AlarmKind.DESTINATION, Level.ERROR, text)
+
+
+def _incomplete(mirror: Mirror, facts: VolumeFacts) -> tuple[Finding, ...]:
+    """Data that the destination has lost, and the way to a new copy."""
+    name = mirror.name
+    way = (
+        f"for a complete new copy: 'mirrord break {name}', 'mirrord release {name}', move it away, "
+        f"then 'mirrord initialize {name}'"
+    )
+    notes = [note.rstrip(".") for note in facts.data_missing]
+    return tuple(_fault(f"{mirror.destination}: {note}; {way}") for note in notes)
 
 
 def _taken_over(mirror: Mirror) -> str:

@@ -161,7 +161,8 @@ def check_descent(mirror: Mirror, here: list[Snapshot], common: set[str]) -> Non
     """`Diverged` when the live volume at the source is not the one that is mirrored."""
     why = plan.unrelated_reason(here, common)
     if why:
-        raise refusals.replaced(_replaced(mirror, common), why)
+        several = bool(mirror.definition.members)
+        raise refusals.replaced(_replaced(mirror, common), why, is_member=several)
 
 
 def _replaced(mirror: Mirror, common: set[str]) -> str:

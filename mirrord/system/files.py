@@ -39,6 +39,15 @@ def names_in(folder: str | Path) -> list[str]:
         return []
 
 
+def identity(path: str | Path) -> tuple[int, int] | None:
+    """What another file at `path` has not. None: there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def stamp(path: str | Path) -> tuple[int, ...] | None:
     """What differs once the file at `path` was written or replaced. None: there is none, or it was
     changed just now, so that another change could have the same time: read it again.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mirrord.core.errors import MIRROR, Busy
-from mirrord.system import clock, files
+from mirrord.system import clock
 
 #: How long the lock may be held without a recorded holder: by a query, or while starting.
 _QUERY_S = 1.0
@@ -74,21 +74,23 @@ def lock_within(
 
 def holder_of(path: str | Path) -> Holder | None:
     """The current holder of the lock at `path`, or None."""
-    with suppress(FileNotFoundError), files.opened(path, os.O_RDWR) as descriptor:
+    with suppress(FileNotFoundError), ExitStack() as stack:
+        descriptor = _file(path, stack, os.O_RDWR)
         return None if try_lock(descriptor) else _read_holder(descriptor)
     return None
 
 
 @contextmanager
-def exclusive(path: str | Path, purpose: str, *, what: str) -> Iterator[None]:
-    """Hold the lock at `path`; `Busy` with the holder when it is taken.
+def exclusive(path: str | Path, purpose: str, *, what: str) -> Iterator[bool]:
+    """Hold the lock at `path`; `Busy` with the holder when it is taken. Yields whether the file
+    could not be created, and its whole folder is locked instead.
 
     The lock is a kernel lock (flock): it ends with the process, so a crash leaves none behind. It
     needs no disk space: on a full file system the holder may not be recorded, but it is held.
     what: what is locked, for the message (`mirror 'home'`).
     """
     with ExitStack() as stack:
-        descriptor = _opened(Path(path), stack, what)
+        descriptor, whole = _opened(Path(path), stack, what)
         if not _take(descriptor):
             raise Busy(
                 f"{what} is in use by {_read_holder(descriptor)}",
@@ -98,25 +100,36 @@ def exclusive(path: str | Path, purpose: str, *, what: str) -> Iterator[None]:
         # Without space for the record others only learn that the lock is held.
         holder = Holder(os.getpid(), purpose, clock.now_ns(), _shared)
         _record(descriptor, json.dumps(holder._asdict()).encode())
-        yield
+        yield whole
         _record(descriptor, b"")
 
 
-def _opened(path: Path, stack: ExitStack, what: str) -> int:
-    """The file to lock, or its folder when there is no space to create the file. A holder of the
-    file also holds a shared lock on the folder, so that the two kinds exclude each other.
+def _opened(path: Path, stack: ExitStack, what: str) -> tuple[int, bool]:
+    """The file to lock, or (True) its folder when there is no space to create the file. A holder of
+    the file also holds a shared lock on the folder, so that the two kinds exclude each other.
     """
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     stack.callback(os.close, folder)
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = _file(path, stack)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        return folder
-    stack.callback(os.close, descriptor)
+        return folder, True
     if not try_lock(folder, fcntl.LOCK_SH):
         raise Busy(f"{what} is in use", why="its folder is locked: the disk is full")
+    return descriptor, False
+
+
+def _file(path: str | Path, stack: ExitStack, flags: int = os.O_RDWR | os.O_CREAT) -> int:
+    """The file to lock; one that is on a read-only file system is only read."""
+    try:
+        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if error.errno != errno.EROFS or not os.path.exists(path):
+            raise
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    stack.callback(os.close, descriptor)
     return descriptor
 
 
@@ -153,7 +166,7 @@ def _read_holder(descriptor: int) -> Holder:
 
 @contextmanager
 def waited_for(
-    lock: Callable[[], AbstractContextManager[None]],
+    lock: Callable[[], AbstractContextManager[object]],
     patience_s: float,
     *,
     check: Callable[[], None] = lambda: None,
@@ -181,7 +194,8 @@ def passing(path: str | Path, *, what: str) -> Iterator[None]:
     """Hold the lock at `path` briefly, without a record in it; other callers wait. `Busy` with the
     holder when it is held for longer.
     """
-    with files.opened(path, os.O_RDWR | os.O_CREAT, 0o644) as descriptor:
+    with ExitStack() as stack:
+        descriptor = _file(path, stack)
         if not _take(descriptor):
             holder = _read_holder(descriptor)  # who passes, too, has left no record
             raise Busy(

@@ -428,17 +428,22 @@ def test_a_volume_that_its_owner_made_read_only_is_not_frozen_and_thawed(pair: P
     assert subvolume.info(pair.home).read_only
 
 
-def test_the_record_of_a_freeze_that_ended_by_itself_thaws_nothing_later(pair: Pair) -> None:
+@pytest.mark.parametrize("recovered", [True, False])
+def test_the_record_of_a_freeze_that_ended_by_itself_thaws_nothing_later(
+    pair: Pair, recovered: bool
+) -> None:
     pair.initialize()
-    words = [sys.executable, "-c", _FREEZE_AND_DIE, str(pair.home)]
-    assert subprocess.run(words).returncode == -signal.SIGKILL
-    until(lambda: not subvolume.info(pair.home).read_only)
-    pair.source.thaw()  # what recovery does
-    owner = ["btrfs", "property", "set", "-ts", str(pair.home), "ro", "true"]
-    subprocess.run(owner, check=True)
+    ended = subprocess.run([sys.executable, "-c", _FREEZE_AND_DIE, str(pair.home)])
+    assert ended.returncode == -signal.SIGKILL
+    record = pair.home.parent / ".mirrord/home/frozen.json"
+    until(lambda: not record.read_bytes())
+    assert not subvolume.info(pair.home).read_only
+    if recovered:
+        pair.source.thaw()
+    subprocess.run(["btrfs", "property", "set", "-ts", str(pair.home), "ro", "true"], check=True)
     assert not pair.source.facts().frozen
     pair.source.thaw()
-    assert subvolume.info(pair.home).read_only
+    assert subvolume.info(pair.home).read_only and not record.exists()
 
 
 class Stopped:

@@ -152,6 +152,18 @@ def _read_only_state(m: Mirror) -> None:
     subprocess.run(["mount", "-o", "remount,ro", m.paths.state], check=True)
 
 
+def _all_read_only(m: Mirror) -> None:
+    """Also the locks, as with `MIRRORD_HOME` on one file system."""
+    _read_only_state(m)
+    subprocess.run(["mount", "--bind", m.paths.run, m.paths.run], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", m.paths.run], check=True)
+
+
+def _writable(m: Mirror) -> None:
+    subprocess.run(["umount", "-q", m.paths.run])  # if it is one: a bind mount is not recognized
+    subprocess.run(["mount", "-o", "remount,rw", m.paths.state], check=True)
+
+
 #: What happens to the catalogue's file, and what is done about it afterwards.
 UNUSABLE: dict[str, tuple[Callable[[Mirror], object], Callable[[Mirror], object]]] = {
     "random bytes": (
@@ -164,10 +176,8 @@ UNUSABLE: dict[str, tuple[Callable[[Mirror], object], Callable[[Mirror], object]
     ),
     "overwritten in the middle": (_scribble, lambda m: m.paths.catalogue.unlink()),
     "its file system full": (_full_state, lambda m: (m.paths.state / "fill").unlink()),
-    "its file system read-only": (
-        _read_only_state,
-        lambda m: subprocess.run(["mount", "-o", "remount,rw", m.paths.state], check=True),
-    ),
+    "its file system read-only": (_read_only_state, _writable),
+    "and that of the locks": (_all_read_only, _writable),
 }
 
 
@@ -193,8 +203,19 @@ def test_with_a_catalogue_that_cannot_be_used(mirror: Mirror, what: str) -> None
         assert mirror.content() == "two"
     finally:
         mirror.service.close()
-        if os.path.ismount(mirror.paths.state):
-            subprocess.run(["umount", mirror.paths.state], check=True)
+        subprocess.run(["umount", "-q", mirror.paths.run, mirror.paths.state])
+
+
+def test_with_a_run_folder_in_which_no_lock_can_be_created(mirror: Mirror) -> None:
+    mirror.service.close()
+    full = ["mount", "-t", "tmpfs", "-o", "nr_inodes=1", "none", str(mirror.paths.run)]
+    subprocess.run(full, check=True)
+    try:
+        assert mirror.again().break_off(NAME).status == "done"
+        assert mirror.service.status(NAME)[0].state == "broken-off"
+    finally:
+        mirror.service.close()
+        subprocess.run(["umount", mirror.paths.run], check=True)
 
 
 def test_a_full_disk_of_the_catalogue_hides_nothing(mirror: Mirror) -> None:
@@ -381,6 +402,8 @@ def test_data_that_is_missing_is_reported(blocks: BlockMirror, size: int | None)
         blocks.data.unlink()
     else:
         os.truncate(blocks.data, size)
+    [problem] = blocks.service.status(NAME)[0].problems
+    assert "Data is missing" in problem and f"'mirrord release {NAME}'" in problem
     result = blocks.service.break_off(NAME)
     what = "is missing" if size is None else "has been truncated"
     assert (

@@ -106,7 +106,7 @@ def test_later_work_stops_an_interrupted_verb(world: World, verb: str, way_on: s
         done = world.service.resume_operation(NAME, yes=True)
         assert done.data["kept_as"] in done.text and kept(world, driver) == [later]
         world.service.update(NAME)
-        assert world.in_step()
+        assert world.in_step() and world.status()["healthy"]
     assert world.service.abort(NAME, hard=True).status == "already_idle"
 
 

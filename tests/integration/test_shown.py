@@ -344,7 +344,7 @@ def test_what_a_person_misdirected_is_no_failure_and_an_abort_ends_one(disk: Dis
     assert world.status()["healthy"]
     mirror_id = world.status()["id"]
     failures.failed(world.service.catalogue, mirror_id, Verb.BREAK, NoSpace("no space is left"))
-    said = f"the last break failed: no space is left ('mirrord abort {NAME}' gives it up)"
+    said = f"the last break failed: no space is left ('mirrord abort {NAME}' clears this message)"
     assert said in problems(world)
     world.service.abort(NAME, hard=False)
     assert world.status()["healthy"]

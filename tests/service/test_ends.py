@@ -183,3 +183,23 @@ def test_an_operation_that_a_person_has_just_ended_is_not_taken_up(
         asyncio.run(check())
         world.close()
     assert recovered == ([] if held else [NAME])
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_catalogue_that_is_removed_or_replaced_under_the_daemon_is_opened_again(
+    served: Served, replaced: bool
+) -> None:
+    """What it records is not in a file that no other process finds."""
+    served.initialized()
+    catalogue = served.paths.catalogue
+    for file in catalogue.parent.glob(f"{catalogue.name}*"):
+        file.unlink()
+    if replaced:
+        Catalogue(catalogue).close()
+    served.lab.change(served.lab.source(), 1)
+    served.service.update(NAME)
+    served.service.quiesce(NAME)
+    served.again()
+    assert served.row()["quiesced"] and served.in_step()
+    [update] = served.service.history(NAME, limit=9).transfers
+    assert update.result == "done"

@@ -4,18 +4,20 @@ two of them.
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from mirrord.core.errors import Refused, Unsupported
+from mirrord.core.errors import Diverged, Refused, Unsupported
 from mirrord.core.model import Role, SnapshotKind
 from mirrord.drivers.contract import Driver
+from mirrord.system import steps
 from mirrord.system.paths import Paths
 from tests.contract.sets import SetLab
 from tests.crash.faults import attempt, labels
 from tests.crash.scenes import end, sound
-from tests.failover.volumes import lose
+from tests.failover.volumes import lose, replace
 from tests.support import btrfs
 from tests.support.btrfs import delete_subvolume
 from tests.support.labs import open_lab
@@ -107,6 +109,24 @@ def test_a_break_after_a_crash_in_a_commit_begins_as_one_set(
         assert set(ready.lab.destination().roles()) == {Role.LIVE}
         ready.service.resync(NAME, yes=True)
         assert ready.in_step(), point
+
+
+def test_a_commit_that_is_running_is_no_problem(ready: SetWorld) -> None:
+    """While members show different sets."""
+    seen: dict[str, tuple[str, ...]] = {}
+
+    def look(label: str) -> None:
+        if label == COMMIT[ready.lab.kind]:
+            with closing(Service(ready.paths)) as other:
+                [found] = other.status(NAME)
+                seen[found.reading.shown] = found.problems
+
+    steps.observe(look)
+    try:
+        ready.service.update(NAME)
+    finally:
+        steps.observe(None)
+    assert "" in seen and not any(seen.values())
 
 
 def test_an_update_after_a_crash_in_a_commit_needs_no_catalogue(
@@ -218,6 +238,16 @@ def test_a_source_that_lost_a_member_goes_back_or_is_made_again(ready: SetWorld)
     ready.lab.change(ready.lab.source(), 9)
     ready.service.update(NAME)
     assert ready.in_step()
+
+
+def test_a_member_that_was_replaced_is_named_with_what_is_possible(ready: SetWorld) -> None:
+    ready.service.update(NAME)
+    member = ready.lab.source().drivers[1]
+    replace(ready.lab, member)
+    with pytest.raises(Diverged, match="taken the place of the source") as caught:
+        ready.service.update(NAME)
+    assert caught.value.where == str(member)
+    assert "change-source" not in caught.value.hint and "'mirrord resync" in caught.value.hint
 
 
 def test_members_of_the_source_that_were_renamed_are_made_again(ready: SetWorld) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -157,3 +158,31 @@ def test_import_of_several_files_in_any_order(tmp_path: Path) -> None:
     whole = make.join(list(TraceFile(tmp_path / "t.parquet").batches()))
     assert make.in_order(whole) and int(whole.time_ns[-1]) == 1_099_000
     assert [each.name for each in made.findings if each.name == "unsorted"]
+
+
+HOLD = """
+import sys, time
+from mirrord.traces.store import scratch_folder
+with scratch_folder(sys.argv[1], ".mirrord-trace-") as name:
+    print(name, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_what_a_killed_import_left_is_removed_and_what_is_in_use_is_not(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with (
+        subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as killed,
+        subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as busy,
+    ):
+        assert killed.stdout is not None and busy.stdout is not None
+        left, used = (Path(one.readline().strip()) for one in (killed.stdout, busy.stdout))
+        killed.kill()
+        killed.wait()
+        for folder in (left, used):
+            (folder / "part").write_text("a part")
+            os.utime(folder, (0, 0))
+        (tmp_path / "0.csv").write_text("5,8,w,512\n")
+        import_trace([tmp_path / "0.csv"], tmp_path / "t.parquet")
+        busy.kill()
+    assert not left.exists() and (used / "part").exists()

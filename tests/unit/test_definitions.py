@@ -196,6 +196,7 @@ def test_a_wrong_line_of_a_site_is_named(change: str, says: str, hints: str) -> 
         (GOOD + '[hooks]\ntimeout = "5s"\n', "x.toml:7", "'hooks' belongs to the older format"),
         (top('source = "block:/c"'), "x.toml:3", "'source' belongs to the older format"),
         (top("", "keep_source = 3"), "x.toml:4", "'keep_source' belongs to the older format"),
+        (top('schedule = "@daily"', 'zone = "No/Where"'), "x.toml:4", "is not a time zone"),
     ],
 )
 def test_what_is_no_definition_with_two_sites(text: str, where: str, says: str) -> None:

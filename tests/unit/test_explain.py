@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from mirrord.core.errors import IoFailed
+from mirrord.core.errors import IoFailed, MirrordError
+from mirrord.drivers.block.store import io_error
+from mirrord.drivers.btrfs.ioctl import as_mirrord_error
 from mirrord.system.explain import explained
 
 
@@ -21,3 +26,16 @@ def test_too_many_open_files_is_not_told_as_a_fault_of_the_disk(tmp_path: Path) 
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert "ulimit -n" in caught.value.hint
+
+
+@pytest.mark.parametrize("told", [as_mirrord_error, partial(io_error, doing="reading")])
+def test_what_is_not_a_fault_of_the_disk_has_a_hint_of_its_own(
+    told: Callable[..., MirrordError],
+) -> None:
+    hints = {
+        errno.EIO: "dmesg",
+        errno.ENOENT: "file system is mounted",
+        errno.ENAMETOOLONG: "shorter path",
+    }
+    for number, part in hints.items():
+        assert part in told(error=OSError(number, os.strerror(number)), where="/x").hint

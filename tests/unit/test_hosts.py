@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mirrord.config.hosts import Hosts, parse, render
+from mirrord.config.peers import Peers
 from mirrord.core.errors import ConfigError, MirrordError, NotFound, UsageError
 from mirrord.core.model import RemoteHost
 
@@ -185,3 +186,10 @@ def test_a_file_that_is_a_link_to_nothing_is_not_offered_instead(hosts: Hosts) -
     with pytest.raises(NotFound, match="no host is called 'dr'") as caught:
         hosts.load("dr")
     assert "mirrord host add dr" in caught.value.hint
+
+
+def test_a_peer_whose_name_is_invalid_is_reported_with_its_file(tmp_path: Path) -> None:
+    (tmp_path / "a b.toml").write_text("")
+    peers = Peers(tmp_path)
+    with pytest.raises(ConfigError, match=r"a b\.toml: 'a b' is not a valid name for a peer"):
+        peers.load(*peers.names())

@@ -19,5 +19,5 @@ def reload(service: Service) -> Result:
     raise Refused(
         "the daemon is not running",
         where=str(service.paths.run),
-        hint="Commands read the definitions each time. 'systemctl start mirrord' starts it.",
+        hint="Commands read the definitions each time. 'systemctl restart mirrord' starts it.",
     )
