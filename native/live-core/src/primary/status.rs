@@ -18,6 +18,15 @@ pub struct Latencies {
     pub waits: Peak,
 }
 
+impl Latencies {
+    pub fn turn(&mut self, now: Time) {
+        self.local.turn(now);
+        self.mirrored.turn(now);
+        self.received.turn(now);
+        self.waits.turn(now);
+    }
+}
+
 /// Totals since the start.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
