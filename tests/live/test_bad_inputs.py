@@ -331,6 +331,31 @@ def test_clients_are_held_back_only_where_they_are_served(pair: Pair) -> None:
     assert "no client is served" in pair.primary.ask("hold 60000")["error"]
 
 
+def test_an_end_that_cannot_start_names_the_address(pair: Pair) -> None:
+    end = pair.secondary
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        end.link = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(AssertionError):
+            end.start(1)
+        end.kill()
+    assert f"error[address-in-use]: {end.link}: Address already in use" in _log(end)
+    end.link = "host.invalid:1"
+    with pytest.raises(AssertionError):
+        end.start(1)
+    assert "error[refused]: host.invalid:1: " in _log(end)
+
+
+def test_records_that_get_no_space_are_named(program: Path, tmp_path: Path) -> None:
+    end = End(program, tmp_path, "primary")
+    with end.image.open("wb") as image:
+        image.truncate(8 * MIB)
+    words = ["prlimit", f"--fsize={MIB >> 2}", str(program), "create", *end._files()]
+    words += ["--role", "primary", "--volume", "0" * 32]
+    # Python ignores SIGXFSZ.
+    done = subprocess.run(words, capture_output=True, text=True, restore_signals=False)
+    assert f"{end.state}/tracking: File too large" in done.stderr
+
+
 def test_a_truncated_replica_stops(pair: Pair) -> None:
     pair.start()
     os.truncate(pair.secondary.image, 4 * MIB)

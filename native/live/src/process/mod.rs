@@ -11,14 +11,14 @@ use crate::clients::{Client, Group, Held};
 use crate::control::Event;
 use crate::credentials::{Credentials, With};
 use crate::executor::{Answer, Choice, Executor, For, Job};
-use crate::files::{explain, size_of, Files};
+use crate::files::{explain, Files};
 use crate::link::{self, Traffic};
 use crate::machine::Machine;
 use crate::problem::{Code, Problem};
 use crate::stream::Stream;
 use mio::{Events, Poll, Token as Key, Waker};
 use mirrord_live_core::frame::{Class, Frame};
-use mirrord_live_core::hello::Hello;
+use mirrord_live_core::hello::{Hello, IS_OTHER_MIRROR, IS_TAKEN};
 use mirrord_live_core::io::{Action, File, Outcome, Token};
 use mirrord_live_core::types::{BootId, Range, Role, Settings, Time};
 use mirrord_live_core::{primary, replica};
@@ -158,7 +158,7 @@ impl Process {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
         let executor = Executor::start(&files, config.io, poll.registry(), &waker, RING)?;
-        let size = size_of(&files.image)?;
+        let size = files.image_size()?;
         let mut actions = Vec::new();
         files.forget_cached(&boot);
         let machine = Machine::open(&files, boot, config.settings.clone(), &mut actions)
