@@ -17,6 +17,7 @@ import pytest
 
 from tests.live.lab import Client, End, Pair, Proxy, stamp, wait_until
 from tests.live.peers import crc32c
+from tests.support import preload
 from tests.support.mounts import unmount
 from tests.support.ports import free_port
 
@@ -343,6 +344,25 @@ def test_an_end_that_cannot_start_names_the_address(pair: Pair) -> None:
     with pytest.raises(AssertionError):
         end.start(1)
     assert "error[refused]: host.invalid:1: " in _log(end)
+
+
+#: No file can be removed.
+_NO_UNLINK = """
+#include <errno.h>
+int unlink(const char *path) { errno = EIO; return -1; }
+"""
+
+
+def test_a_socket_that_cannot_be_removed_is_not_said_to_be_in_use(
+    pair: Pair, tmp_path: Path
+) -> None:
+    end = pair.secondary
+    end.start()
+    end.kill()
+    end.environment = {"LD_PRELOAD": str(preload.build(_NO_UNLINK, tmp_path / "unlink.so"))}
+    with pytest.raises(AssertionError):
+        end.start(1)
+    assert f"error[refused]: unix:{end.control}: Input/output error" in _log(end)
 
 
 def test_records_that_get_no_space_are_named(program: Path, tmp_path: Path) -> None:

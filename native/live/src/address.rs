@@ -19,7 +19,11 @@ impl fmt::Display for Address {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Address::Tcp(name) => out.write_str(name),
-            Address::Unix(path) => write!(out, "unix:{}", path.display()),
+            Address::Unix(path) => {
+                let complete = std::path::absolute(path);
+                let path = complete.as_deref().unwrap_or(path);
+                write!(out, "unix:{}", path.display())
+            }
         }
     }
 }
@@ -70,7 +74,12 @@ impl Address {
                 let is_refused =
                     |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
                 if is_socket && tried.is_err_and(is_refused) {
-                    let _ = std::fs::remove_file(path);
+                    match std::fs::remove_file(path) {
+                        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                            return Err(explain(error));
+                        }
+                        _ => {}
+                    }
                 }
                 Listening::Unix(UnixListener::bind(path).map_err(explain)?)
             }

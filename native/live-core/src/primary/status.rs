@@ -77,6 +77,13 @@ pub struct Status {
 }
 
 impl Primary {
+    /// Why there is no connection, as the process knows it.
+    pub fn explain(&mut self, reason: String) {
+        if self.link == Link::Down {
+            self.reason = reason;
+        }
+    }
+
     pub fn record(&self) -> &Record {
         &self.record
     }

@@ -332,21 +332,6 @@ impl Process {
         }
     }
 
-    /// Starts TLS on a new connection of the link, if there are credentials for it.
-    fn secure(&mut self, stream: &mut Stream, with: With) -> bool {
-        match self.config.tls.as_ref().map(|each| each.session(with)) {
-            None => true,
-            Some(Ok(session)) => {
-                stream.start_tls(session);
-                true
-            }
-            Some(Err(problem)) => {
-                self.complain(format!("link: TLS: {problem}"));
-                false
-            }
-        }
-    }
-
     /// What the executor has done.
     fn collect(&mut self) {
         while let Some(done) = self.executor.done() {
@@ -429,19 +414,20 @@ impl Process {
     }
 
     fn forget(&mut self, key: usize) {
-        if let Some(mut conn) = self.conns.remove(&key) {
-            if let Some(problem) = conn.stream().problem.take() {
-                let kind = match conn {
-                    Conn::Client(_) => "client",
-                    _ => "link",
-                };
-                self.complain(format!("{kind}: TLS: {problem}"));
-            }
+        let mut conn = self.conns.remove(&key);
+        let problem = conn.as_mut().and_then(|it| it.stream().problem.take());
+        if let Some(problem) = &problem {
+            let kind = match conn {
+                Some(Conn::Client(_)) => "client",
+                _ => "link",
+            };
+            self.complain(format!("{kind}: TLS: {problem}"));
         }
         let now = self.now();
         if self.outgoing == Some(key) {
             self.outgoing = None;
             self.machine.disconnected(now, &mut self.actions);
+            self.explain(problem);
         }
         if self.incoming == Some(key) {
             self.incoming = None;

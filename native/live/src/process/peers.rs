@@ -16,6 +16,29 @@ impl Process {
         }
     }
 
+    /// Starts TLS on a new connection of the link, if there are credentials for it.
+    pub(super) fn secure(&mut self, stream: &mut Stream, with: With) -> bool {
+        match self.config.tls.as_ref().map(|each| each.session(with)) {
+            None => true,
+            Some(Ok(session)) => {
+                stream.start_tls(session);
+                true
+            }
+            Some(Err(problem)) => {
+                self.complain(format!("link: TLS: {problem}"));
+                self.explain(Some(problem));
+                false
+            }
+        }
+    }
+
+    /// Why the other end cannot be reached, for the status.
+    pub(super) fn explain(&mut self, problem: Option<String>) {
+        if let (Machine::Primary(primary), Some(problem)) = (&mut self.machine, problem) {
+            primary.explain(format!("TLS of the link: {problem}"));
+        }
+    }
+
     /// Connects to the other end, if this one is a primary without a connection.
     pub(super) fn connect(&mut self) {
         let is_wanted = match &self.machine {
