@@ -171,6 +171,31 @@ def test_a_primary_that_could_not_record_its_loss_does_not_win(
     _assert_pulled(pair, disks["primary"])
 
 
+@pytest.mark.parametrize("side", ["primary", "secondary"])
+def test_an_end_that_is_killed_before_its_loss_is_on_record(
+    pair: Pair, disks: dict[str, _Disk], side: str
+) -> None:
+    """The other one still has it in memory."""
+    pair.hold_long()
+    pair.primary.options += ["--barrier", "60"]
+    pair.start()
+    assert pair.primary.ask("mode strict-sync") == {"ok": True}
+    with Client(pair.primary) as client:
+        assert client.write(0, stamp(0, 1)) == 0
+        disks[side].fail()
+        client.send(3, 2, 0, 0)
+        time.sleep(1)
+        end = getattr(pair, side)
+        end.kill()
+        disks[side].repair()
+        end.start()
+        pair.wait_in_sync()
+    with Client(pair.primary) as client:
+        assert client.flush() == 0
+    pair.assert_equal()
+    assert pair.primary.bytes()[:BLOCK] == stamp(0, 1)
+
+
 def test_a_primary_that_may_have_lost_what_both_ends_had_does_not_leave_sync(
     pair: Pair, disks: dict[str, _Disk]
 ) -> None:

@@ -135,7 +135,7 @@ impl Primary {
                 let is_continued = self.continuing && self.tracker.dirty.is_empty();
                 let begin = if is_continued && !peer.lost {
                     Begin::Resume
-                } else if self.is_lost()
+                } else if (self.is_lost() || !self.continuing)
                     && !peer.lost
                     && !self.is_faulty(Fault::PrimaryWinsAfterPowerCut)
                 {
@@ -354,7 +354,7 @@ impl Primary {
                 self.peer = None;
                 self.leave(reason, out);
             }
-            State::Holding { .. } if !self.is_lost() => {
+            State::Holding { .. } | State::Exchange { .. } if !self.is_lost() => {
                 self.link = Link::Ready;
                 self.peer = None;
                 self.leave(reason, out);

@@ -63,6 +63,8 @@ impl Primary {
             self.link = Link::Ready;
             self.peer = None;
         }
+        // Of a pull: what comes now would replace what is written from here on.
+        self.fetches.clear();
         self.next_try = self.now + self.settings.retry;
         let mut barrier = 0;
         if self.record.synced && !self.is_faulty(Fault::LeaveBeforeSync) {
