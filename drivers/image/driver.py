@@ -225,7 +225,7 @@ class ImageDriver(Driver, Live):
                 if wanted != end:
                     self._record(wanted)
                 self._process.start(_unit_of(end), self._lines(wanted))
-            elif wanted != end:
+            elif peer or wanted != end:  # what is recorded may not be in force
                 wanted = wanted._replace(link=end.link or wanted.link)  # the present listener stays
                 self._save(wanted)
                 self._process.ask(f"peer {wanted.peer}")
@@ -312,8 +312,7 @@ class ImageDriver(Driver, Live):
                 self._process.ask("unserve")
             for address in end.served:
                 remove_socket(address)
-            if end.served or end.allowed:
-                self._save(end._replace(allowed=(), served=()))
+            self._save(end._replace(allowed=(), served=()))
         return bool(end.served)
 
     def live_mode(self, mode: Mode) -> None:

@@ -73,7 +73,8 @@ class LiveProcess:
     def _ask(self, line: str, patience_s: float | None) -> tuple[Any, bytes]:
         """The answer, and the bytes that follow it."""
         if patience_s is None:
-            patience_s = _ANSWER_S if line in ("status", "unserve") else _SLOW_ANSWER_S
+            is_quick = line.partition(" ")[0] in ("status", "unserve", "peer")
+            patience_s = _ANSWER_S if is_quick else _SLOW_ANSWER_S
         data = b""
         try:
             with closing(sockets.connected(self._store / "control", timeout_s=patience_s)) as made:

@@ -31,6 +31,16 @@ def opened(path: str | Path, flags: int = os.O_RDONLY, mode: int = 0o777) -> Ite
         os.close(descriptor)
 
 
+@contextmanager
+def _naming(path: str | Path) -> Iterator[None]:
+    """An error of a write or a sync names no file: name it."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(path)
+        raise
+
+
 def names_in(folder: str | Path) -> list[str]:
     """The names in a folder, sorted; none when it does not exist (any more)."""
     try:
@@ -63,7 +73,7 @@ def stamp(path: str | Path) -> tuple[int, ...] | None:
 
 def sync_directory(path: str | Path) -> None:
     """Make the entries of a directory durable."""
-    with opened(path, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+    with opened(path, os.O_RDONLY | os.O_DIRECTORY) as descriptor, _naming(path):
         os.fsync(descriptor)
 
 
@@ -81,7 +91,7 @@ def sync_filesystem(op: str, path: str | Path, held: int = -1) -> None:
 def sync_device(op: str, path: str | Path) -> None:
     """Make everything written to a block device through the page cache durable."""
     steps.reached(op)
-    with opened(path, os.O_RDONLY) as descriptor:
+    with opened(path, os.O_RDONLY) as descriptor, _naming(path):
         os.fsync(descriptor)
 
 
@@ -128,13 +138,13 @@ def write_atomic(
                 os.fchown(descriptor, model.st_uid, model.st_gid)
             os.fchmod(descriptor, stat.S_IMODE(model.st_mode))
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
-            if durable:
-                os.fsync(descriptor)
-        except OSError as error:
-            error.filename = str(path)  # an error of a write or a sync names no file
+            with _naming(path):
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(descriptor, view) :]
+                if durable:
+                    os.fsync(descriptor)
+        except OSError:
             with suppress(OSError):
                 new.unlink()
             raise
@@ -190,8 +200,14 @@ def make_sparse(op: str, path: str | Path, size: int) -> None:
     """Create a file of that size without data, which must not exist; durable on return."""
     steps.reached(op)
     with opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600) as descriptor:
-        os.ftruncate(descriptor, size)
-        os.fsync(descriptor)
+        try:
+            with _naming(path):
+                os.ftruncate(descriptor, size)
+                os.fsync(descriptor)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(path)
+            raise
     sync_directory(Path(path).parent)
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from tests.live.lab import Client, End, Pair, Proxy, stamp, wait_until
 from tests.live.peers import crc32c
+from tests.support import preload
 from tests.support.mounts import unmount
 from tests.support.ports import free_port
 
@@ -329,6 +330,50 @@ def test_clients_are_held_back_only_where_they_are_served(pair: Pair) -> None:
         assert control.recv(100) == b""
     assert pair.primary.is_state("failed")
     assert "no client is served" in pair.primary.ask("hold 60000")["error"]
+
+
+def test_an_end_that_cannot_start_names_the_address(pair: Pair) -> None:
+    end = pair.secondary
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        end.link = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(AssertionError):
+            end.start(1)
+        end.kill()
+    assert f"error[address-in-use]: {end.link}: Address already in use" in _log(end)
+    end.link = "host.invalid:1"
+    with pytest.raises(AssertionError):
+        end.start(1)
+    assert "error[refused]: host.invalid:1: " in _log(end)
+
+
+#: No file can be removed.
+_NO_UNLINK = """
+#include <errno.h>
+int unlink(const char *path) { errno = EIO; return -1; }
+"""
+
+
+def test_a_socket_that_cannot_be_removed_is_not_said_to_be_in_use(
+    pair: Pair, tmp_path: Path
+) -> None:
+    end = pair.secondary
+    end.start()
+    end.kill()
+    end.environment = {"LD_PRELOAD": str(preload.build(_NO_UNLINK, tmp_path / "unlink.so"))}
+    with pytest.raises(AssertionError):
+        end.start(1)
+    assert f"error[refused]: unix:{end.control}: Input/output error" in _log(end)
+
+
+def test_records_that_get_no_space_are_named(program: Path, tmp_path: Path) -> None:
+    end = End(program, tmp_path, "primary")
+    with end.image.open("wb") as image:
+        image.truncate(8 * MIB)
+    words = ["prlimit", f"--fsize={MIB >> 2}", str(program), "create", *end._files()]
+    words += ["--role", "primary", "--volume", "0" * 32]
+    # Python ignores SIGXFSZ.
+    done = subprocess.run(words, capture_output=True, text=True, restore_signals=False)
+    assert f"{end.state}/tracking: File too large" in done.stderr
 
 
 def test_a_truncated_replica_stops(pair: Pair) -> None:

@@ -171,6 +171,31 @@ def test_a_primary_that_could_not_record_its_loss_does_not_win(
     _assert_pulled(pair, disks["primary"])
 
 
+@pytest.mark.parametrize("side", ["primary", "secondary"])
+def test_an_end_that_is_killed_before_its_loss_is_on_record(
+    pair: Pair, disks: dict[str, _Disk], side: str
+) -> None:
+    """The other one still has it in memory."""
+    pair.hold_long()
+    pair.primary.options += ["--barrier", "60"]
+    pair.start()
+    assert pair.primary.ask("mode strict-sync") == {"ok": True}
+    with Client(pair.primary) as client:
+        assert client.write(0, stamp(0, 1)) == 0
+        disks[side].fail()
+        client.send(3, 2, 0, 0)
+        time.sleep(1)
+        end = getattr(pair, side)
+        end.kill()
+        disks[side].repair()
+        end.start()
+        pair.wait_in_sync()
+    with Client(pair.primary) as client:
+        assert client.flush() == 0
+    pair.assert_equal()
+    assert pair.primary.bytes()[:BLOCK] == stamp(0, 1)
+
+
 def test_a_primary_that_may_have_lost_what_both_ends_had_does_not_leave_sync(
     pair: Pair, disks: dict[str, _Disk]
 ) -> None:
@@ -184,6 +209,36 @@ def test_a_primary_that_may_have_lost_what_both_ends_had_does_not_leave_sync(
         assert client.write(BLOCK, stamp(1, 2)) != 0
         assert client.flush() != 0
     _assert_pulled(pair, disks["primary"])
+
+
+@pytest.mark.parametrize("is_told", [False, True])
+def test_what_is_lost_out_of_sync_fails_one_flush(
+    pair: Pair, disks: dict[str, _Disk], is_told: bool
+) -> None:
+    """Also of a client that has connected again and does not know of the restart."""
+    pair.primary.options += ["--hold", "0.5"]
+    pair.start()
+    pair.secondary.kill()
+    wait_until(lambda: pair.primary.is_state("out-of-sync"), "leaving sync")
+    with Client(pair.primary) as client:
+        assert client.flush() == 0
+        disks["primary"].fail("image")
+        assert client.write(0, stamp(0, 1)) == 0
+        client.send(3, 7, 0, 0)
+    wait_until(lambda: pair.primary.is_state("failed"), "the failure")
+    if is_told:
+        with Client(pair.primary) as client:
+            assert client.flush() != 0
+    disks["primary"].repair()
+    for is_first in (True, False):
+        time.sleep(0.5)  # the record may not have been written yet
+        pair.primary.kill()
+        pair.primary.start()
+        with Client(pair.primary) as client:
+            assert client.write(BLOCK, stamp(1, 2)) == 0
+            assert (client.flush() == 0) == (is_told or not is_first)
+            assert client.flush() == 0
+    assert pair.primary.bytes()[:BLOCK] == bytes(BLOCK)
 
 
 def test_a_change_of_role_that_may_not_be_on_disk_can_be_asked_for_again(

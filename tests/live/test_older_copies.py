@@ -193,6 +193,60 @@ def test_an_older_copy_that_has_begun_a_session_is_noticed(pair: Pair, tmp_path:
     pair.assert_equal()
 
 
+def _log(end: End) -> str:
+    return (end.folder / "log").read_text()
+
+
+def test_two_copies_of_a_primary_do_not_take_the_replica_from_each_other(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """Each would copy everything, again and again."""
+    pair.start()
+    _write(pair, 0, 1)
+    copy = End(pair.primary.program, tmp_path / "copy", "primary")
+    subprocess.run(["cp", "-a", "--sparse=always", f"{pair.primary.folder}/.", copy.folder])
+    copy.peer = pair.primary.peer
+    for socket in (copy.control, copy.nbd):
+        socket.unlink()
+    try:
+        copy.start()
+        wait_until(lambda: copy.is_state("out-of-sync"), "the end of the wait", 20)
+        reason = "connected to another primary of this mirror"
+        wait_until(lambda: reason in (copy.status() or {})["reason"], "the next attempt", 20)
+        assert "primary is connected already" in _log(pair.secondary)
+        assert _log(pair.secondary).count("was refused") == 1
+        assert _log(copy).count("stop one of them") == 2  # while writes wait, and out of sync
+        assert pair.primary.is_state("in-sync")
+        assert (pair.primary.status() or {})["left_sync"] == 0
+        pair.primary.kill()
+        wait_until(lambda: copy.is_state("in-sync"), "the copy", 20)
+    finally:
+        copy.kill()
+    assert copy.bytes() == pair.secondary.bytes()
+
+
+def test_a_primary_at_the_replica_of_another_mirror_is_told_so(pair: Pair, tmp_path: Path) -> None:
+    pair.start()
+    pair.secondary.kill()
+    other = End(pair.primary.program, tmp_path / "other", "secondary")
+    other.image.touch()
+    subprocess.run(["truncate", "-s", "8M", str(other.image)], check=True)
+    other._run("create", "--role", "secondary", "--volume", f"{78:032x}")
+    other.link = pair.secondary.link
+    try:
+        other.start()
+        reason = "the other end belongs to another mirror"
+        wait_until(lambda: reason in (pair.primary.status() or {})["reason"], "the reason", 20)
+        time.sleep(1)
+        assert _log(pair.primary).count(f"link to {other.link}: disconnected: {reason}") == 1
+        assert _log(other).count("127.0.0.1 was refused: it is an end of another mirror") == 1
+    finally:
+        other.kill()
+    pair.secondary.start()
+    pair.wait_in_sync()
+    pair.assert_equal()
+
+
 @pytest.mark.parametrize("side", ["primary", "secondary"])
 def test_restored_records_of_an_image_are_refused(pair: Pair, tmp_path: Path, side: str) -> None:
     pair.start()

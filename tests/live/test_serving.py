@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -23,8 +26,26 @@ from mirrord.system.explain import explained
 from mirrord.system.paths import Paths
 from tests.live.command import Image, Mirror, qemu_io
 from tests.live.lab import small_file_system, wait_until
+from tests.support import preload
 from tests.support.service import takes_clients
 from tests.support.verbs import Service
+
+#: No folder can be synced.
+_NO_SYNC = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <sys/stat.h>
+
+int fsync(int fd)
+{
+    struct stat facts;
+    int (*real)(int) = dlsym(RTLD_NEXT, "fsync");
+    if (fstat(fd, &facts) || !S_ISDIR(facts.st_mode)) return real(fd);
+    errno = EIO;
+    return -1;
+}
+"""
 
 
 @pytest.fixture
@@ -74,10 +95,9 @@ def test_what_is_refused_is_not_recorded(end: ImageDriver, tmp_path: Path) -> No
     assert end.live_status().served == ()
 
 
-def test_what_is_recorded_and_not_in_force_is_served_by_the_next_call(
-    end: ImageDriver, tmp_path: Path
-) -> None:
-    path = tmp_path / "nbd"
+@contextmanager
+def _interrupted() -> Iterator[None]:
+    """What is called ends between the writes of `end.json` and of the configuration."""
 
     def die(label: str) -> None:
         if label.startswith("IMAGE:PROCESS:CONFIG"):
@@ -86,13 +106,46 @@ def test_what_is_recorded_and_not_in_force_is_served_by_the_next_call(
     steps.observe(die)
     try:
         with pytest.raises(KeyboardInterrupt):
-            end.live_serve(f"unix:{path}")
+            yield
     finally:
         steps.observe(None)
+
+
+def test_what_is_recorded_and_not_in_force_is_served_by_the_next_call(
+    end: ImageDriver, tmp_path: Path
+) -> None:
+    path = tmp_path / "nbd"
+    with _interrupted():
+        end.live_serve(f"unix:{path}")
     assert end.live_status().served == (f"unix:{path}",) and not path.exists()
     for _ in range(2):
         assert end.live_serve(f"unix:{path}") == f"unix:{path}"
         assert takes_clients(path)
+
+
+def test_what_was_unserved_in_part_is_not_served_by_the_next_start(
+    end: ImageDriver, tmp_path: Path
+) -> None:
+    """A unit starts the process from the configuration alone."""
+    end.live_serve("127.0.0.1:0", ("192.0.2.7",))
+    config = Image(Path(end.location)).store / "config"
+    with _interrupted():
+        end.live_unserve()
+    assert "nbd 127.0.0.1:0" in config.read_text()
+    end.live_unserve()
+    assert "nbd" not in config.read_text()
+
+
+def test_an_address_of_the_other_end_that_was_recorded_in_part_is_in_force(
+    end: ImageDriver,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        other.settimeout(5)
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        with _interrupted():
+            end.live_start("", address)
+        end.live_start("", address)
+        other.accept()[0].close()
 
 
 def test_an_address_that_another_program_has_taken_is_not_said_to_be_served(
@@ -155,6 +208,30 @@ def test_a_record_that_does_not_fit_is_named_and_leaves_nothing(folder: Path) ->
         files.write_atomic("TEST", folder / "record", bytes(1 << 20))
     assert caught.value.where == str(folder / "record")
     assert [one.name for one in folder.iterdir()] == ["full"]
+
+
+def test_a_folder_that_cannot_be_synced_is_named(tmp_path: Path) -> None:
+    library = preload.build(_NO_SYNC, tmp_path / "sync.so")
+    words = [sys.executable, "-c", "import sys; from mirrord.system import files; "]
+    words[-1] += "files.write_atomic('TEST', sys.argv[1], b'x')"
+    environment = {**os.environ, "LD_PRELOAD": str(library)}
+    done = subprocess.run(
+        [*words, str(tmp_path / "record")], capture_output=True, text=True, env=environment
+    )
+    assert done.stderr.splitlines()[-1].endswith(f"Input/output error: '{tmp_path}'")
+
+
+def test_an_image_that_cannot_get_its_size_is_not_left(tmp_path: Path) -> None:
+    """The next attempt would say that the images differ in size."""
+    image = tmp_path / "db.img"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        with pytest.raises(OSError, match=f"File too large: '{image}'"):
+            files.make_sparse("TEST", image, 1 << 30)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not image.exists()
 
 
 def test_a_copy_that_the_replica_refuses_for_long_is_not_waited_for(

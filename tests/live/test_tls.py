@@ -150,6 +150,29 @@ def test_renewed_certificates_count_without_a_restart(pair: Pair, authority: Aut
     assert pair.primary.process.pid == before[0]
 
 
+@pytest.mark.parametrize("name", ["p.pem", "s.pem"])
+def test_a_certificate_that_is_damaged_later_is_in_the_status(
+    pair: Pair, authority: Authority, name: str
+) -> None:
+    _secure(pair, authority)
+    pair.start()
+    certificate = authority.folder / name
+    kept = certificate.read_text()
+    certificate.write_text(kept[:-40])
+    pair.secondary.kill()
+    pair.secondary.options = []
+    pair.secondary.start()
+    told = f"TLS of the link: {certificate}"
+    wait_until(lambda: told in (pair.primary.status() or {})["reason"], "the reason", 20)
+    assert "it is cut off" in (pair.primary.status() or {})["reason"]
+    certificate.write_text(kept)
+    pair.secondary.kill()
+    pair.secondary.options = authority.link("s", "p")
+    pair.secondary.start()
+    pair.wait_in_sync()
+    assert (pair.primary.status() or {})["reason"] == ""
+
+
 def test_connections_that_say_nothing_do_not_keep_the_other_end_out(
     pair: Pair, authority: Authority
 ) -> None:

@@ -32,6 +32,24 @@ const AHEAD_MAX: u64 = 1 << 32;
 /// What is said of an end that sends one which is not possible.
 pub const IMPOSSIBLE: &str = "the other end's epoch, generation or session number is too high";
 
+/// Why an end closes a connection after the greeting, as the end that made it says it.
+pub const OTHER_MIRROR: &str =
+    "the other end belongs to another mirror; give this one the address of its own replica";
+const TAKEN: &str =
+    "the replica is connected to another primary of this mirror; if that is a copy \
+                     of this end, stop one of them";
+/// In `released` of a `Refuse`. 0 there: something that a session asked for is refused.
+pub const IS_OTHER_MIRROR: u64 = 1;
+pub const IS_TAKEN: u64 = 2;
+
+pub fn closing(code: u64) -> Option<&'static str> {
+    match code {
+        IS_OTHER_MIRROR => Some(OTHER_MIRROR),
+        IS_TAKEN => Some(TAKEN),
+        _ => None,
+    }
+}
+
 /// Whether another end can have counted to this. Otherwise, if it were taken over, there might be no
 /// higher number.
 pub fn is_possible(theirs: u64, mine: u64) -> bool {

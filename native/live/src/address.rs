@@ -3,6 +3,7 @@
 use crate::stream::Socket;
 use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Registry, Token};
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -12,6 +13,19 @@ use std::path::PathBuf;
 pub enum Address {
     Tcp(String),
     Unix(PathBuf),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(name) => out.write_str(name),
+            Address::Unix(path) => {
+                let complete = std::path::absolute(path);
+                let path = complete.as_deref().unwrap_or(path);
+                write!(out, "unix:{}", path.display())
+            }
+        }
+    }
 }
 
 impl Address {
@@ -33,7 +47,7 @@ impl Address {
     fn resolve(name: &str) -> io::Result<std::net::SocketAddr> {
         name.to_socket_addrs()?
             .next()
-            .ok_or_else(|| io::Error::other(format!("{name}: no address")))
+            .ok_or_else(|| io::Error::other("no address"))
     }
 
     pub fn connect(&self) -> io::Result<Socket> {
@@ -44,10 +58,11 @@ impl Address {
     }
 
     pub fn listen(&self) -> io::Result<Listener> {
-        let explain = |error: io::Error| io::Error::new(error.kind(), format!("{self:?}: {error}"));
+        let explain = |error: io::Error| io::Error::new(error.kind(), format!("{self}: {error}"));
         let socket = match self {
             Address::Tcp(name) => {
-                Listening::Tcp(TcpListener::bind(Address::resolve(name)?).map_err(explain)?)
+                let bound = Address::resolve(name).and_then(TcpListener::bind);
+                Listening::Tcp(bound.map_err(explain)?)
             }
             Address::Unix(path) => {
                 // A socket that a killed process left; one in use would answer. (A connection to
@@ -59,7 +74,12 @@ impl Address {
                 let is_refused =
                     |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
                 if is_socket && tried.is_err_and(is_refused) {
-                    let _ = std::fs::remove_file(path);
+                    match std::fs::remove_file(path) {
+                        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                            return Err(explain(error));
+                        }
+                        _ => {}
+                    }
                 }
                 Listening::Unix(UnixListener::bind(path).map_err(explain)?)
             }

@@ -37,7 +37,7 @@ pub(crate) fn explain(path: &Path, error: &io::Error) -> io::Error {
 }
 
 /// The size of a file or block device.
-pub fn size_of(file: &File) -> io::Result<u64> {
+fn size_of(file: &File) -> io::Result<u64> {
     let mut file = file;
     file.seek(SeekFrom::End(0))
 }
@@ -282,9 +282,18 @@ impl Files {
             .iter()
             .map(u128::to_string)
             .collect::<Vec<_>>();
-        if record(&path, &(words.join(" ") + "\n")).is_err() {
+        if let Err(error) = record(&path, &(words.join(" ") + "\n")) {
             let _ = fs::remove_file(beside(&path));
+            let path = path.display();
+            crate::say(&format!(
+                "{path}: not written, the next start tries again: {error}"
+            ));
         }
+    }
+
+    /// The size of the image.
+    pub fn image_size(&self) -> io::Result<u64> {
+        size_of(&self.image).map_err(|error| explain(&self.path, &error))
     }
 
     /// False once a file of the records was deleted; an error does not tell that.
@@ -422,10 +431,11 @@ impl Backend for Files {
 
 /// The boot of this kernel.
 pub fn boot_id() -> io::Result<BootId> {
-    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let path = Path::new("/proc/sys/kernel/random/boot_id");
+    let text = fs::read_to_string(path).map_err(|error| explain(path, &error))?;
     let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
-    parse_id(&String::from_utf8_lossy(&digits))
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "malformed boot id"))
+    let malformed = || io::Error::other(format!("{}: no boot id", path.display()));
+    parse_id(&String::from_utf8_lossy(&digits)).ok_or_else(malformed)
 }
 
 /// 32 hexadecimal digits.

@@ -18,7 +18,7 @@ mod words;
 use address::{Address, Network};
 use credentials::{Credentials, With};
 use executor::Choice;
-use files::{boot_id, explain, parse_id, size_of, Files};
+use files::{boot_id, explain, parse_id, Files};
 use mirrord_live_core::layout;
 use mirrord_live_core::record::Record;
 use mirrord_live_core::setup;
@@ -178,7 +178,7 @@ fn create(mut arguments: Arguments) -> Result<(), Problem> {
     let in_sync = arguments.take("in-sync").is_some();
     arguments.end()?;
     let mut files = Files::create(&image, &state)?;
-    let size = size_of(&files.image)?;
+    let size = files.image_size()?;
     let geometry = Geometry::of_size(size);
     if !geometry.is_valid() {
         return Err(format!("{}: an image of {size} bytes", image.display()).into());
@@ -191,8 +191,9 @@ fn create(mut arguments: Arguments) -> Result<(), Problem> {
     }
     // A full file system must not take the tracking's space later.
     let length = layout::length(&record.geometry);
-    sys::allocate(&files.tracking, length)?;
-    setup::format(&mut files, &record)?;
+    let formatted = sys::allocate(&files.tracking, length);
+    let formatted = formatted.and_then(|()| setup::format(&mut files, &record));
+    formatted.map_err(|error| explain(&state.join("tracking"), &error))?;
     files.remember(&state);
     Ok(())
 }
@@ -283,12 +284,12 @@ fn run(mut arguments: Arguments) -> Result<(), Problem> {
     let is_open = config.clients_tls.is_none() && config.clients_from.is_empty();
     if let Some(address) = config.nbd.iter().find(|each| is_open && !each.is_local()) {
         return Err(Code::AddressOpen.because(format!(
-            "{address:?}: other hosts can connect to it; give --nbd-clients or --nbd-allow"
+            "{address}: other hosts can connect to it; give --nbd-clients or --nbd-allow"
         )));
     }
     let files = Files::open(&config.image, &config.state)?;
     let record = setup::read_record(&files).map_err(|error| explain(&config.state, &error))?;
-    let size = size_of(&files.image)?;
+    let size = files.image_size()?;
     if size != record.geometry.size {
         return Err(Code::ImageResized.because(format!(
             "{}: the image has {size} bytes, and had {} when the mirror was created; \

@@ -335,7 +335,8 @@ impl Session {
             .checked_add(u64::from(length))
             .is_some_and(|end| end <= self.size);
         let is_empty = length == 0 && kind != Kind::Flush;
-        let is_flagged = flags & !0x1f != 0;
+        // Fast zeros (16) are not offered: what is slow would have to be refused.
+        let is_flagged = flags & !0xf != 0;
         let is_unasked = kind == Kind::BlockStatus && !self.context;
         if kind != Kind::Flush && !is_inside || is_empty || is_flagged || is_unasked {
             // Writing past the end is a lack of space, as the specification has it.

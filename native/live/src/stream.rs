@@ -32,6 +32,17 @@ impl Socket {
         }
     }
 
+    /// The host that it connects to.
+    pub fn peer(&self) -> String {
+        match self {
+            Socket::Tcp(stream) => match stream.peer_addr() {
+                Ok(address) => address.ip().to_canonical().to_string(),
+                Err(error) => error.to_string(),
+            },
+            Socket::Unix(_) => "a program on this host".into(),
+        }
+    }
+
     pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         if let Socket::Tcp(stream) = self {
             // Batches are formed here; the kernel need not wait for more.

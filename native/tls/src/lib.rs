@@ -11,7 +11,7 @@ pub use session::Session;
 
 use rustls::client::Resumption;
 use rustls::crypto::{ring, CryptoProvider};
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::NoServerSessionStorage;
 use rustls::version::TLS13;
@@ -42,7 +42,15 @@ fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     CertificateDer::pem_slice_iter(pem.as_bytes())
         .map(|one| one.map(CertificateDer::into_owned))
         .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| error.to_string())
+        .map_err(explained)
+}
+
+/// The library names what is missing by the numbers of its bytes.
+fn explained(error: pem::Error) -> String {
+    match error {
+        pem::Error::MissingSectionEnd { .. } => "it is cut off".into(),
+        other => other.to_string(),
+    }
 }
 
 #[derive(Clone)]
@@ -64,7 +72,7 @@ impl Config {
         trusted: &str,
     ) -> Result<Config, Malformed> {
         let trusted = CertificateDer::from_pem_slice(trusted.as_bytes())
-            .map_err(|error| Malformed::Trusted(error.to_string()))?
+            .map_err(|error| Malformed::Trusted(explained(error)))?
             .into_owned();
         let provider = ring::default_provider();
         Config::with_provider(server, certificate, key, vec![trusted], provider)
@@ -95,7 +103,8 @@ impl Config {
         let trust = Trust::new(trusted, server, provider.clone()).map_err(Malformed::Trusted)?;
         let chain = certificates(certificate).map_err(Malformed::Own)?;
         let own = |error: &dyn std::fmt::Display| Malformed::Own(error.to_string());
-        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|error| own(&error))?;
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes());
+        let key = key.map_err(|error| Malformed::Own(explained(error)))?;
         let own = |error: Error| own(&error);
         Ok(Config(if server {
             let mut config = ServerConfig::builder_with_provider(provider)

@@ -50,7 +50,11 @@ impl Primary {
         };
         match self.state {
             State::Fenced => {}
-            State::Failed | State::Holding { failing: true, .. } => out.push(Action::Reply {
+            State::Failed => out.push(Action::Reply {
+                request,
+                result: self.tell_loss(),
+            }),
+            State::Holding { failing: true, .. } => out.push(Action::Reply {
                 request,
                 result: Err(Failure::Io),
             }),
@@ -155,13 +159,15 @@ impl Primary {
         }
         let (number, is_done) = (barrier.number, barrier.remote.is_none());
         if is_done || !barrier.gated {
-            for each in std::mem::take(&mut barrier.flushes) {
+            let flushes = std::mem::take(&mut barrier.flushes);
+            let result = flushes.first().map_or(Ok(()), |_| self.tell_loss());
+            for each in flushes {
                 if let Some(write) = each.write {
                     self.answered(write);
                 }
                 out.push(Action::Reply {
                     request: each.request,
-                    result: Ok(()),
+                    result,
                 });
             }
         }

@@ -5,7 +5,7 @@ use super::writes::SentKind;
 use super::{Link, Primary, State, Step};
 use crate::fault::Fault;
 use crate::frame::{Class, Frame};
-use crate::hello::{Begin, Hello, IMPOSSIBLE};
+use crate::hello::{Begin, Hello, IMPOSSIBLE, OTHER_MIRROR};
 use crate::io::Action;
 use crate::types::{Failure, Mode, Phase, Role, Time, SECOND};
 
@@ -56,7 +56,9 @@ impl Primary {
             Class::Verified => self.verified(&frame, out),
             Class::Streamed => self.streamed(&frame, out),
             // It is not asked for anything.
-            Class::Refuse if matches!(self.link, Link::Greeting | Link::Ready) => {}
+            Class::Refuse if matches!(self.link, Link::Greeting | Link::Ready) => {
+                self.turned_away(frame.released, out);
+            }
             Class::Refuse => {
                 let text = String::from_utf8_lossy(&frame.payload);
                 let is_shown = |each: &char| !each.is_control();
@@ -77,7 +79,7 @@ impl Primary {
 
     fn greeted(&mut self, hello: Hello, out: &mut Vec<Action>) {
         if hello.volume != self.record.volume {
-            self.hang_up("the other end belongs to another mirror", out);
+            self.hang_up(OTHER_MIRROR, out);
         } else if hello.size != self.geometry.size || hello.block != self.geometry.block {
             self.hang_up("the other end's image has another size", out);
         } else if !hello.is_possible(&self.record) {
@@ -133,7 +135,7 @@ impl Primary {
                 let is_continued = self.continuing && self.tracker.dirty.is_empty();
                 let begin = if is_continued && !peer.lost {
                     Begin::Resume
-                } else if self.is_lost()
+                } else if (self.is_lost() || !self.continuing)
                     && !peer.lost
                     && !self.is_faulty(Fault::PrimaryWinsAfterPowerCut)
                 {
@@ -352,7 +354,7 @@ impl Primary {
                 self.peer = None;
                 self.leave(reason, out);
             }
-            State::Holding { .. } if !self.is_lost() => {
+            State::Holding { .. } | State::Exchange { .. } if !self.is_lost() => {
                 self.link = Link::Ready;
                 self.peer = None;
                 self.leave(reason, out);

@@ -174,6 +174,8 @@ pub struct Primary {
     /// The last number of a session that the other end may know.
     told: u64,
     record_changed: bool,
+    /// Writes may be lost, and no client knows.
+    is_untold: bool,
     tracker: Tracker,
     journal: Journal<Commit>,
     state: State,
@@ -287,6 +289,7 @@ impl Primary {
             saved: record.clone(),
             told: record.asked,
             record_changed: false,
+            is_untold: false,
             record,
             tracker,
             journal: Journal::new(File::Tracking, Token::Tracking),
@@ -381,10 +384,7 @@ impl Primary {
             Event::Disconnected => self.link_lost("the connection to the replica ended", out),
             Event::Challenge(hello) => self.challenged(&hello, out),
             Event::Tick { wall } => {
-                self.latencies.local.turn(now);
-                self.latencies.mirrored.turn(now);
-                self.latencies.received.turn(now);
-                self.latencies.waits.turn(now);
+                self.latencies.turn(now);
                 self.wall = wall;
                 self.tick(out);
             }

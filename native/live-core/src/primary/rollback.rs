@@ -8,7 +8,7 @@
 use super::writes::SentKind;
 use super::{Link, Primary, State};
 use crate::frame::{Class, Frame};
-use crate::hello::{Hello, COUNTING};
+use crate::hello::{closing, Hello, COUNTING};
 use crate::io::Action;
 use crate::record::Record;
 use std::ops::RangeInclusive;
@@ -23,6 +23,13 @@ impl Primary {
         let is_apart =
             |theirs: &RangeInclusive<u64>| *theirs.end() < session || *theirs.start() > asked;
         peer.sessions.as_ref().is_some_and(is_apart)
+    }
+
+    /// The other end may say why it closes the connection.
+    pub(super) fn turned_away(&mut self, code: u64, out: &mut Vec<Action>) {
+        if let Some(reason) = closing(code) {
+            self.hang_up(reason, out);
+        }
     }
 
     /// Everything is copied, also after a restart.

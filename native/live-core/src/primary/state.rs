@@ -4,7 +4,12 @@ use super::{Link, Primary, State, Step};
 use crate::fault::Fault;
 use crate::frame::{Class, Frame};
 use crate::io::Action;
-use crate::types::{Failure, Mode, RequestId, Role};
+use crate::types::{BootId, Failure, Mode, RequestId, Role};
+
+/// In place of a boot: a sync of the image failed, so that writes may be lost.
+const FAILED: BootId = [0; 16];
+/// The same, and the FLUSH of a client failed since.
+const TOLD: BootId = [0xff; 16];
 
 impl Primary {
     /// The local disk can't be relied upon: nothing is served any more, so that the other end can
@@ -17,7 +22,7 @@ impl Primary {
         out.push(Action::Log(reason.clone()));
         self.state = State::Failed;
         self.note_refused();
-        self.record.boot = [0; 16];
+        self.record.boot = FAILED;
         self.record_changed = true;
         self.hang_up("the primary's disk failed", out);
         self.reason = reason;
@@ -58,6 +63,8 @@ impl Primary {
             self.link = Link::Ready;
             self.peer = None;
         }
+        // Of a pull: what comes now would replace what is written from here on.
+        self.fetches.clear();
         self.next_try = self.now + self.settings.retry;
         let mut barrier = 0;
         if self.record.synced && !self.is_faulty(Fault::LeaveBeforeSync) {
@@ -328,11 +335,27 @@ impl Primary {
             self.hold();
         } else {
             self.state = State::Alone;
-            if self.record.boot != self.boot {
+            // No other end has what was lost.
+            self.is_untold = self.record.boot == FAILED;
+            if self.record.boot != self.boot && !self.is_untold {
                 self.record.boot = self.boot;
                 self.record_changed = true;
             }
         }
         self.progress += 1;
+    }
+
+    /// A FLUSH is about to be answered: the first one after a loss fails. The client may be one that
+    /// has connected again, and counts on what was acknowledged before.
+    pub(super) fn tell_loss(&mut self) -> Result<(), Failure> {
+        let told = match self.state {
+            State::Failed => TOLD,
+            _ if !self.is_untold => return Ok(()),
+            _ => self.boot,
+        };
+        self.is_untold = false;
+        self.record_changed |= self.record.boot != told;
+        self.record.boot = told;
+        Err(Failure::Io)
     }
 }

@@ -18,6 +18,15 @@ pub struct Latencies {
     pub waits: Peak,
 }
 
+impl Latencies {
+    pub fn turn(&mut self, now: Time) {
+        self.local.turn(now);
+        self.mirrored.turn(now);
+        self.received.turn(now);
+        self.waits.turn(now);
+    }
+}
+
 /// Totals since the start.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
@@ -68,6 +77,13 @@ pub struct Status {
 }
 
 impl Primary {
+    /// Why there is no connection, as the process knows it.
+    pub fn explain(&mut self, reason: String) {
+        if self.link == Link::Down {
+            self.reason = reason;
+        }
+    }
+
     pub fn record(&self) -> &Record {
         &self.record
     }

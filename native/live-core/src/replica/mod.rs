@@ -316,6 +316,11 @@ impl Replica {
         self.record.boot != self.boot
     }
 
+    /// The primary was heard just now.
+    pub fn is_hearing(&self, now: Time) -> bool {
+        self.connected && now.saturating_sub(self.last_heard) <= 2 * self.settings.heartbeat
+    }
+
     /// Nothing of an operation is under way.
     fn is_quiet(&self) -> bool {
         self.inflight.is_empty()

@@ -62,6 +62,9 @@ fn what_lies_outside_is_refused() {
     assert_eq!(session.parse(&past, &mut Vec::new()), expected);
     let wrapping = request(4, u64::MAX, 2);
     assert_eq!(session.parse(&wrapping, &mut Vec::new()), expected);
+    let mut fast = request(6, 0, 1);
+    fast[5] = 16;
+    assert_eq!(session.parse(&fast, &mut Vec::new()), expected);
     let huge = request(1, 0, u32::MAX);
     assert!(matches!(
         session.parse(&huge, &mut Vec::new()),

@@ -178,11 +178,13 @@ impl Process {
                 }
             }
             Action::Disconnect(reason) => {
-                if let Some(reason) = reason {
-                    self.log(format!("link: disconnected: {reason}"));
-                }
                 self.flush_link();
                 let outgoing = self.outgoing.take();
+                if let Some(reason) = reason {
+                    let peer = self.config.peer.as_ref().filter(|_| outgoing.is_some());
+                    let to = peer.map_or(String::new(), |peer| format!(" to {peer}"));
+                    self.log(format!("link{to}: disconnected: {reason}"));
+                }
                 for key in outgoing.into_iter().chain(self.incoming.take()) {
                     self.close(key);
                 }

@@ -11,14 +11,14 @@ use crate::clients::{Client, Group, Held};
 use crate::control::Event;
 use crate::credentials::{Credentials, With};
 use crate::executor::{Answer, Choice, Executor, For, Job};
-use crate::files::{explain, size_of, Files};
+use crate::files::{explain, Files};
 use crate::link::{self, Traffic};
 use crate::machine::Machine;
 use crate::problem::{Code, Problem};
 use crate::stream::Stream;
 use mio::{Events, Poll, Token as Key, Waker};
 use mirrord_live_core::frame::{Class, Frame};
-use mirrord_live_core::hello::Hello;
+use mirrord_live_core::hello::{Hello, IS_OTHER_MIRROR, IS_TAKEN};
 use mirrord_live_core::io::{Action, File, Outcome, Token};
 use mirrord_live_core::types::{BootId, Range, Role, Settings, Time};
 use mirrord_live_core::{primary, replica};
@@ -158,7 +158,7 @@ impl Process {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
         let executor = Executor::start(&files, config.io, poll.registry(), &waker, RING)?;
-        let size = size_of(&files.image)?;
+        let size = files.image_size()?;
         let mut actions = Vec::new();
         files.forget_cached(&boot);
         let machine = Machine::open(&files, boot, config.settings.clone(), &mut actions)
@@ -332,21 +332,6 @@ impl Process {
         }
     }
 
-    /// Starts TLS on a new connection of the link, if there are credentials for it.
-    fn secure(&mut self, stream: &mut Stream, with: With) -> bool {
-        match self.config.tls.as_ref().map(|each| each.session(with)) {
-            None => true,
-            Some(Ok(session)) => {
-                stream.start_tls(session);
-                true
-            }
-            Some(Err(problem)) => {
-                self.complain(format!("link: TLS: {problem}"));
-                false
-            }
-        }
-    }
-
     /// What the executor has done.
     fn collect(&mut self) {
         while let Some(done) = self.executor.done() {
@@ -429,19 +414,20 @@ impl Process {
     }
 
     fn forget(&mut self, key: usize) {
-        if let Some(mut conn) = self.conns.remove(&key) {
-            if let Some(problem) = conn.stream().problem.take() {
-                let kind = match conn {
-                    Conn::Client(_) => "client",
-                    _ => "link",
-                };
-                self.complain(format!("{kind}: TLS: {problem}"));
-            }
+        let mut conn = self.conns.remove(&key);
+        let problem = conn.as_mut().and_then(|it| it.stream().problem.take());
+        if let Some(problem) = &problem {
+            let kind = match conn {
+                Some(Conn::Client(_)) => "client",
+                _ => "link",
+            };
+            self.complain(format!("{kind}: TLS: {problem}"));
         }
         let now = self.now();
         if self.outgoing == Some(key) {
             self.outgoing = None;
             self.machine.disconnected(now, &mut self.actions);
+            self.explain(problem);
         }
         if self.incoming == Some(key) {
             self.incoming = None;

@@ -16,6 +16,29 @@ impl Process {
         }
     }
 
+    /// Starts TLS on a new connection of the link, if there are credentials for it.
+    pub(super) fn secure(&mut self, stream: &mut Stream, with: With) -> bool {
+        match self.config.tls.as_ref().map(|each| each.session(with)) {
+            None => true,
+            Some(Ok(session)) => {
+                stream.start_tls(session);
+                true
+            }
+            Some(Err(problem)) => {
+                self.complain(format!("link: TLS: {problem}"));
+                self.explain(Some(problem));
+                false
+            }
+        }
+    }
+
+    /// Why the other end cannot be reached, for the status.
+    pub(super) fn explain(&mut self, problem: Option<String>) {
+        if let (Machine::Primary(primary), Some(problem)) = (&mut self.machine, problem) {
+            primary.explain(format!("TLS of the link: {problem}"));
+        }
+    }
+
     /// Connects to the other end, if this one is a primary without a connection.
     pub(super) fn connect(&mut self) {
         let is_wanted = match &self.machine {
@@ -96,10 +119,24 @@ impl Process {
         }
         let theirs = Hello::decode(&frame.payload).filter(|_| frame.class == Class::Hello);
         let mine = self.machine.hello();
-        let Some(theirs) = theirs.filter(|theirs| theirs.volume == mine.volume) else {
+        let Some(theirs) = theirs else {
             self.close(key);
             return;
         };
+        if theirs.volume != mine.volume {
+            self.turn_away(
+                key,
+                IS_OTHER_MIRROR,
+                "another mirror; correct its address of the replica",
+            );
+            return;
+        }
+        if theirs.role == Role::Primary && theirs.epoch <= mine.epoch && self.is_taken(now) {
+            let problem = "this mirror, whose primary is connected already; if both are copies of \
+                           one end, stop one of them";
+            self.turn_away(key, IS_TAKEN, problem);
+            return;
+        }
         match &mut self.machine {
             Machine::Replica(replica) if theirs.role == Role::Primary => {
                 // A newer connection replaces one whose end was not noticed.
@@ -117,6 +154,30 @@ impl Process {
             }
             _ => self.answer_hello(key, &mine),
         }
+    }
+
+    /// A primary is connected, and was heard just now: another one does not take its place.
+    fn is_taken(&mut self, now: Time) -> bool {
+        let link = self.incoming.and_then(|key| self.conns.get_mut(&key));
+        let is_open = link.is_some_and(|conn| !conn.stream().ended && !conn.stream().closed);
+        is_open && matches!(&self.machine, Machine::Replica(it) if it.is_hearing(now))
+    }
+
+    /// Closes the connection of an end that is not this one's, and tells both why.
+    fn turn_away(&mut self, key: usize, code: u64, problem: &str) {
+        let mut frame = Frame::with_payload(Class::Refuse, 0, problem.as_bytes().to_vec());
+        frame.released = code;
+        let Some(conn) = self.conns.get_mut(&key) else {
+            return;
+        };
+        let stream = conn.stream();
+        let from = stream.socket.peer();
+        link::send(stream, &frame, false, &mut self.traffic);
+        stream.flush();
+        stream.closed = true;
+        self.complain(format!(
+            "link: {from} was refused: it is an end of {problem}"
+        ));
     }
 
     pub(super) fn answer_hello(&mut self, key: usize, mine: &Hello) {
