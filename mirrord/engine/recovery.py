@@ -153,7 +153,9 @@ def _finish_unasked(mirror: Mirror, operation: Operation) -> Recovered:
             f"changes as a `diverged` snapshot; 'mirrord abort {mirror.name} --hard' gives it up.",
         )
     _tell(mirror, operation)
-    if failover_steps.finish(mirror, operation).mirror.definition is not mirror.definition:
+    finished = failover_steps.finish(mirror, operation)
+    mirror.catalogue.clear_failures(mirror.id, {operation.verb})  # it has not failed after all
+    if finished.mirror.definition is not mirror.definition:
         raise Turned
     return Recovered(operation.verb)
 

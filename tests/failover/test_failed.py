@@ -55,6 +55,23 @@ def test_a_switch_that_fails_before_it_switched_leaves_all_as_it_was(
     assert kept(world, driver) == [content]
 
 
+def test_a_restore_that_the_next_command_finishes_is_no_problem_any_more(world: World) -> None:
+    world.initialized()
+    losing, work = LOSING["restore"](world)
+    world.lab.change(end(world, losing), 60)
+
+    def fail() -> None:
+        raise OSError(errno.EIO, "injected")
+
+    at_step("CATALOGUE:OPERATION:PREPARED", fail)
+    with pytest.raises(Exception, match="injected"):
+        work()
+    world.again()
+    assert "the last restore failed" in str(world.status()["problems"])
+    world.service.update(NAME)
+    assert world.in_step() and world.status()["healthy"]
+
+
 def test_a_freeze_that_ends_early_gives_the_reverse_up(mirror: Mirror) -> None:
     """Somebody makes the source writable, and writes, while the last snapshot is on its way."""
 
