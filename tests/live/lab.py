@@ -343,6 +343,8 @@ class Proxy:
         #: Direction to discard: "up" is from the primary.
         self.discards: str | None = None
         self.flips = 0
+        #: A path that passes small packets only: what is behind a large one waits for it.
+        self.is_black_hole = False
         #: What passed, if a test asks for it.
         self.seen: bytearray | None = None
         self._open: list[socket.socket] = []
@@ -367,8 +369,10 @@ class Proxy:
 
     def _pump(self, name: str, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
+            is_stuck = False
             while data := source.recv(1 << 16):
-                if self.discards == name:
+                is_stuck |= self.is_black_hole and len(data) > 1400
+                if is_stuck or self.discards == name:
                     continue
                 if self.seen is not None:
                     self.seen += data

@@ -77,6 +77,17 @@ def test_a_long_cut_leaves_the_replica_behind(pair: Pair, proxy: Proxy) -> None:
     assert _left_sync(pair) == 1
 
 
+def test_a_path_that_passes_only_small_packets_is_no_link(pair: Pair, proxy: Proxy) -> None:
+    """The ends greet each other again and again, and no write comes through."""
+    writer = _writer(pair)
+    proxy.is_black_hole = True
+    wait_until(lambda: pair.primary.is_state("out-of-sync"), "leaving sync", 20)
+    before = writer.answered
+    wait_until(lambda: writer.answered > before + 100, "writes without the replica")
+    proxy.is_black_hole = False
+    _checked(pair, writer)
+
+
 def test_a_copy_in_async_is_resumed_after_a_cut(pair: Pair, proxy: Proxy) -> None:
     pair.start()
     before = _generation(pair)

@@ -41,10 +41,11 @@ pub enum Fault {
     MergedUnitTorn,
     LossForgotten,
     LeaveBeforeSync,
+    UnsentSessionCounted,
 }
 
 impl Fault {
-    pub const ALL: [Fault; 38] = [
+    pub const ALL: [Fault; 39] = [
         Fault::AckBeforePeer,
         Fault::AckBeforeLocal,
         Fault::PrimaryWinsAfterPowerCut,
@@ -83,6 +84,7 @@ impl Fault {
         Fault::MergedUnitTorn,
         Fault::LossForgotten,
         Fault::LeaveBeforeSync,
+        Fault::UnsentSessionCounted,
     ];
 
     /// It shows in `semi-sync` only.

@@ -114,6 +114,7 @@ fn recorded(fault: Fault) -> Option<Plan> {
             ];
             (31_838, true, steps)
         }
+        Fault::UnsentSessionCounted => return Some(Plan::records(920_005_940)),
         _ => return None,
     };
     let step = |(at, op): (u64, Op)| Step { at: at * 1000, op };

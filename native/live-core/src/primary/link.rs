@@ -280,6 +280,9 @@ impl Primary {
     pub(super) fn arrived(&mut self, written: u64, out: &mut Vec<Action>) {
         if written > self.acked {
             self.last_arrived = self.now;
+            if self.state == State::InSync {
+                self.awaited_until = None;
+            }
         }
         self.acked = self.acked.max(written);
         while self
@@ -398,14 +401,6 @@ impl Primary {
         self.progress += 1;
     }
 
-    pub(super) fn hold(&mut self) {
-        let until = (!self.is_lost()).then_some(self.last_heard + self.settings.hold);
-        self.state = State::Holding {
-            until,
-            failing: false,
-        };
-    }
-
     /// Heartbeats, and what a deadline brings.
     pub(super) fn tick(&mut self, out: &mut Vec<Action>) {
         // A restart has to find that the disk failed.
@@ -436,6 +431,11 @@ impl Primary {
             } else if is_time {
                 self.decide(out);
             }
+        }
+        let is_idle = self.state == State::InSync && self.sent.is_empty() && self.barrier.is_none();
+        let lasted = self.now.saturating_sub(self.asked);
+        if self.link == Link::Session && (is_idle || lasted > self.settings.hold) {
+            self.awaited_until = None;
         }
         // In semi-sync a long queue is not a replica that has stopped.
         let progress = self.stream.map_or(0, |_| self.last_arrived);
@@ -471,18 +471,6 @@ impl Primary {
             State::Alone if self.is_faulty(Fault::InSyncClaimed) => self.wall,
             State::Semi => self.wall.saturating_sub(self.lag().time.div_ceil(SECOND)),
             _ => 0,
-        }
-    }
-
-    fn hold_expired(&mut self, out: &mut Vec<Action>) {
-        match self.record.mode {
-            Mode::Strict => {
-                if let State::Holding { failing, .. } = &mut self.state {
-                    *failing = true;
-                }
-                self.fail_if_refusing(out);
-            }
-            _ => self.leave("the replica was not reached in time", out),
         }
     }
 

@@ -197,6 +197,8 @@ pub struct Primary {
     session_ended: Time,
     /// When the other end was greeted, or told to begin.
     asked: Time,
+    /// Until when clients wait for the other end, if they do since a connection was lost.
+    awaited_until: Option<Time>,
     next_try: Time,
     /// Both ends are made equal once, whatever the mode; until they are.
     resync_wanted: bool,
@@ -306,6 +308,7 @@ impl Primary {
             withheld: 0,
             session_ended: 0,
             asked: 0,
+            awaited_until: None,
             next_try: 0,
             resync_wanted: false,
             reason: String::new(),
@@ -472,14 +475,6 @@ impl Primary {
     fn is_sending(&self) -> bool {
         let is_linked = self.is_gated() || self.state == State::Resync;
         self.link == Link::Session && is_linked || self.state == State::Semi
-    }
-
-    /// New writes can be issued.
-    fn is_issuing(&self) -> bool {
-        match self.state {
-            State::Alone | State::Resync | State::Semi => true,
-            _ => self.is_gated() && self.link == Link::Session,
-        }
     }
 
     /// Nothing is served any more: reads fail.

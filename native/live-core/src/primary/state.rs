@@ -59,6 +59,7 @@ impl Primary {
         out.push(Action::Log(format!("out of sync: {reason}")));
         self.reason = reason.into();
         self.counts.left_sync += 1;
+        self.awaited_until = None;
         if self.link == Link::Session || matches!(self.link, Link::Beginning(_)) {
             self.link = Link::Ready;
             self.peer = None;
@@ -357,5 +358,27 @@ impl Primary {
         self.record_changed |= self.record.boot != told;
         self.record.boot = told;
         Err(Failure::Io)
+    }
+
+    /// A connection over which nothing gets through does not prolong the wait.
+    pub(super) fn hold(&mut self) {
+        let until = self.last_heard + self.settings.hold;
+        let until = *self.awaited_until.get_or_insert(until);
+        self.state = State::Holding {
+            until: (!self.is_lost()).then_some(until),
+            failing: false,
+        };
+    }
+
+    pub(super) fn hold_expired(&mut self, out: &mut Vec<Action>) {
+        match self.record.mode {
+            Mode::Strict => {
+                if let State::Holding { failing, .. } = &mut self.state {
+                    *failing = true;
+                }
+                self.fail_if_refusing(out);
+            }
+            _ => self.leave("the replica was not reached in time", out),
+        }
     }
 }

@@ -3,7 +3,7 @@
 use super::barrier::{Delayed, Waiter};
 use super::merging::cost;
 use super::recording::Kind;
-use super::{Primary, State};
+use super::{Link, Primary, State};
 use crate::fault::Fault;
 use crate::frame::{Class, Frame, FLAG};
 use crate::io::{Action, File, Outcome, Token};
@@ -405,6 +405,14 @@ impl Primary {
                 request,
                 result: Err(Failure::Io),
             });
+        }
+    }
+
+    /// New writes can be issued.
+    pub(super) fn is_issuing(&self) -> bool {
+        match self.state {
+            State::Alone | State::Resync | State::Semi => true,
+            _ => self.is_gated() && self.link == Link::Session,
         }
     }
 }
