@@ -88,6 +88,21 @@ def test_a_path_that_passes_only_small_packets_is_no_link(pair: Pair, proxy: Pro
     _checked(pair, writer)
 
 
+def test_semi_sync_is_left_over_a_path_that_passes_only_small_packets(
+    pair: Pair, proxy: Proxy
+) -> None:
+    writer = _writer(pair)
+    pair.primary.ask("mode semi-sync")
+    wait_until(lambda: pair.primary.is_state("semi-sync"), "semi-sync")
+    proxy.is_black_hole = True
+    pair.primary.ask("mode sync")
+    wait_until(lambda: pair.primary.is_state("out-of-sync"), "leaving sync", 20)
+    before = writer.answered
+    wait_until(lambda: writer.answered > before + 100, "writes without the replica")
+    proxy.is_black_hole = False
+    _checked(pair, writer)
+
+
 def test_a_copy_in_async_is_resumed_after_a_cut(pair: Pair, proxy: Proxy) -> None:
     pair.start()
     before = _generation(pair)

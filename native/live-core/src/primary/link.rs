@@ -380,7 +380,10 @@ impl Primary {
     pub(super) fn link_lost(&mut self, reason: &str, out: &mut Vec<Action>) {
         match self.link {
             Link::Down => return,
-            Link::Session => self.session_ended = self.last_heard,
+            // (As for `awaited_until`.)
+            Link::Session if self.last_arrived >= self.asked || self.has_lasted() => {
+                self.session_ended = self.last_heard;
+            }
             _ => {}
         }
         self.link = Link::Down;
@@ -433,8 +436,7 @@ impl Primary {
             }
         }
         let is_idle = self.state == State::InSync && self.sent.is_empty() && self.barrier.is_none();
-        let lasted = self.now.saturating_sub(self.asked);
-        if self.link == Link::Session && (is_idle || lasted > self.settings.hold) {
+        if self.link == Link::Session && (is_idle || self.has_lasted()) {
             self.awaited_until = None;
         }
         // In semi-sync a long queue is not a replica that has stopped.

@@ -360,6 +360,11 @@ impl Primary {
         Err(Failure::Io)
     }
 
+    /// The session carries something, or there was nothing to carry.
+    pub(super) fn has_lasted(&self) -> bool {
+        self.now.saturating_sub(self.asked) > self.settings.hold
+    }
+
     /// A connection over which nothing gets through does not prolong the wait.
     pub(super) fn hold(&mut self) {
         let until = self.last_heard + self.settings.hold;
