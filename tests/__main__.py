@@ -75,6 +75,11 @@ def groups() -> list[Group]:
     return [machine, *named, Group("the rest", "not zfs", rest)]
 
 
+def folder_of(group: Group, files: str) -> str:
+    """Where its tests write."""
+    return f"{files}/{group.name.replace(' ', '-')}"
+
+
 def start(group: Group, arguments: list[str], files: str) -> Run:
     """Begin it in a process of its own.
 
@@ -82,7 +87,7 @@ def start(group: Group, arguments: list[str], files: str) -> Run:
     remove each other's old folders, and where both remove one, a warning fails a group that passed.
     """
     output = tempfile.TemporaryFile()  # noqa: SIM115 - read when the group has ended
-    own = f"--basetemp={files}/{group.name.replace(' ', '-')}"
+    own = f"--basetemp={folder_of(group, files)}"
     words = [sys.executable, "-m", "tests", "--group", group.name, own, *arguments]
     process = subprocess.Popen(
         words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=TESTS.parent
@@ -142,12 +147,18 @@ def main(arguments: list[str]) -> int:
     """Run all; 0 when each went well. `--group NAME`: that one alone."""
     if arguments[:1] == ["--group"]:
         return run_one(arguments[1], arguments[2:])
-    files = tempfile.mkdtemp(prefix="mirrord-")
+    # (Debian 13 has /tmp in memory: they write more than 10 GB. Sockets need short paths.)
+    files = tempfile.mkdtemp(prefix="mirr-", dir=os.environ.get("TMPDIR", "/var/tmp"))
     try:
         return 0 if run_all(arguments, files) else 1
     finally:
-        # (Some paths are too deep for shutil.rmtree.)
-        subprocess.run(["rm", "-rf", "--one-file-system", files], check=False)
+        remove(files)
+
+
+def remove(folder: str) -> None:
+    """Remove what tests have written."""
+    # (Some paths are too deep for shutil.rmtree.)
+    subprocess.run(["rm", "-rf", "--one-file-system", folder], check=False)
 
 
 def run_all(arguments: list[str], files: str) -> bool:
@@ -169,6 +180,7 @@ def run_all(arguments: list[str], files: str) -> bool:
                 left.remove(run)
                 well = report(run, arguments) and well
                 failed += failures(run)
+                remove(folder_of(run.group, files))
             time.sleep(0.2)
     finally:
         for run in left:
