@@ -416,12 +416,11 @@ def check_destination(facts: VolumeFacts, mirror: Mirror) -> None:
     """Raise `Refused` when the destination is missing (perhaps not mounted), or belongs to another
     mirror; `Damaged` when it is not known to which mirror it belongs.
     """
-    where = str(mirror.destination)
     check_there(facts, mirror)
     if facts.role is Role.MIRROR and not facts.mirror_id:
         raise Damaged(
             "the destination's record is damaged",
-            where=where,
+            where=str(mirror.destination),
             why="; ".join(facts.notes) or "it does not name the mirror that it belongs to",
             hint=f"Its snapshots are not affected: 'mirrord break {mirror.name}' makes the newest "
             f"writable, 'mirrord resync {mirror.name}' mirrors again from there.",
@@ -487,6 +486,8 @@ def one_line(error: BaseException) -> str:
     """An error as one line for history and events."""
     if isinstance(error, MirrordError):
         return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 

@@ -14,6 +14,7 @@ import pytest
 from mirrord.core.errors import IoFailed, MirrordError
 from mirrord.drivers.block.store import io_error
 from mirrord.drivers.btrfs.ioctl import as_mirrord_error
+from mirrord.engine.mirror import one_line
 from mirrord.system.explain import explained
 
 
@@ -39,3 +40,15 @@ def test_what_is_not_a_fault_of_the_disk_has_a_hint_of_its_own(
     }
     for number, part in hints.items():
         assert part in told(error=OSError(number, os.strerror(number)), where="/x").hint
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (OSError(errno.EIO, "Input/output error", "/srv/x"), "/srv/x: Input/output error"),
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+        (OSError(), "OSError"),
+    ],
+)
+def test_the_history_has_the_systems_words(error: OSError, line: str) -> None:
+    assert one_line(error) == line
