@@ -36,7 +36,10 @@ for volume in volumes:
         fcntl.ioctl(volume, 0x4008941A, struct.pack("=Q", now & ~2))
     except OSError:
         pass  # it was deleted
-os.truncate(record, 0)
+try:
+    os.truncate(f"/proc/self/fd/{record}", 0)
+except OSError:
+    pass  # the file system is read-only
 """
 
 
@@ -60,7 +63,7 @@ class Freeze:
         paths += [place.view / path for path in inner]
         with contextlib.ExitStack() as stack:
             layout.write_frozen("BTRFS:FREEZE:RECORD", place, live.uuid, uuids)
-            held = os.open(place.frozen_file, os.O_RDWR | os.O_CLOEXEC)
+            held = os.open(place.frozen_file, os.O_RDONLY | os.O_CLOEXEC)
             stack.callback(os.close, held)
             _claim(held, where)
             with contextlib.ExitStack() as opening:

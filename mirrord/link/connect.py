@@ -6,6 +6,7 @@ import os
 import secrets
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import mirrord
@@ -165,7 +166,8 @@ class Link:
     def _greet(self, lane: Lane, number: int) -> tuple[Hello, int]:
         """Exchange the greetings; that of the other end, and the version agreed on."""
         ours = Hello(mirrord.__version__, VERSIONS, self._token, number, os.getpid())
-        greeting.say(lane, ours)
+        with suppress(LinkLost):  # a program that ended at once: what is read says why
+            greeting.say(lane, ours)
         theirs = greeting.expect(lane, timeout_s=self.host.connect_s)
         return theirs, greeting.agree(VERSIONS, theirs, self.host.name)
 

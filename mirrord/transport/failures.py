@@ -17,6 +17,8 @@ from mirrord.transport.known_hosts import name_of
 from mirrord.transport.target import Target
 
 _SHOWN_MAX = 160
+#: From OpenSSH 9.8 on, in place of a banner.
+_PENALTY = "Not allowed at this time"
 
 
 def quoted(heard: bytes | str) -> str:
@@ -85,6 +87,14 @@ def silent(target: Target, stage: str) -> MirrordError:
 def not_ssh(target: Target, heard: bytes | str) -> MirrordError:
     """No SSH server listens there, or it closes the connection before its banner."""
     shown = quoted(heard)
+    if shown == _PENALTY:
+        return Unreachable(
+            f"the SSH server of {target.address} refuses this host for a while",
+            where=target.name,
+            why=f"received '{shown}', as after several failed logins",
+            hint="Wait, and correct the login. PerSourcePenaltyExemptList in sshd_config there "
+            "exempts this host.",
+        )
     return Unreachable(
         f"no SSH server on port {target.port} of {target.address}",
         where=target.name,

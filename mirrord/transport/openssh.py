@@ -166,6 +166,7 @@ _MEANINGS = (
      lambda target, found, stderr: failures.refused(target)),
     (r"Connection timed out( during banner exchange)?",
      lambda target, found, stderr: failures.silent(target, found[0].lower())),
+    (r"Not allowed at this time", lambda target, found, stderr: failures.not_ssh(target, found[0])),
     (r"No route to host|Network is unreachable|Host is down",
      lambda target, found, stderr: failures.no_route(target, found[0].lower())),
     (r"REMOTE HOST IDENTIFICATION HAS CHANGED.*?(SHA256:\S+)", _changed),
@@ -179,6 +180,7 @@ _MEANINGS = (
     (r"stdio forwarding failed|channel \d+: open failed: [^\r\n]*",
      lambda target, found, stderr: failures.jump_failed(target, None, found[0])),
     (r"banner line contains invalid characters|Connection (?:closed|reset) by|"
-     r"Invalid SSH identification|kex_exchange_identification: [^\r\n]*",
+     r"Invalid SSH identification|banner exchange: .*invalid format|"
+     r"kex_exchange_identification: [^\r\n]*",
      lambda target, found, stderr: failures.not_ssh(target, b"")),
 )  # fmt: skip

@@ -203,7 +203,11 @@ def _other(pair: Pair, folder: Path, volume: int, size: int) -> End:
 @pytest.mark.parametrize(
     ("volume", "size", "reason"),
     [
-        (78, 8 * MIB, "the connection to the replica ended"),
+        (
+            78,
+            8 * MIB,
+            "the other end belongs to another mirror; give this one the address of its own replica",
+        ),
         (77, 16 * MIB, "the other end's image has another size"),
     ],
 )
