@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import gzip
 import json
 import os
@@ -221,6 +222,7 @@ def tiny(tmp_path: Path) -> Iterator[Path]:
     try:
         yield place
     finally:
+        gc.collect()  # an error may hold a writer of pyarrow that could not begin, and its file
         subprocess.run(["umount", place], check=True)
 
 
