@@ -132,8 +132,8 @@ def _incomplete(mirror: Mirror, facts: VolumeFacts) -> tuple[Finding, ...]:
     """Data that the destination has lost, and the way to a new copy."""
     name = mirror.name
     way = (
-        f"for a complete new copy: 'mirrord break {name}', 'mirrord release {name}', move it away, "
-        f"then 'mirrord initialize {name}'"
+        f"for a complete new copy, run 'mirrord break {name}' and 'mirrord release {name}', move "
+        f"the volume away, then run 'mirrord initialize {name}'"
     )
     notes = [note.rstrip(".") for note in facts.data_missing]
     return tuple(_fault(f"{mirror.destination}: {note}; {way}") for note in notes)

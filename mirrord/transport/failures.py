@@ -89,11 +89,11 @@ def not_ssh(target: Target, heard: bytes | str) -> MirrordError:
     shown = quoted(heard)
     if shown == _PENALTY:
         return Unreachable(
-            f"the SSH server of {target.address} refuses this host for a while",
+            f"the SSH server of {target.address} temporarily refuses connections from this host",
             where=target.name,
             why=f"received '{shown}', as after several failed logins",
-            hint="Wait, and correct the login. PerSourcePenaltyExemptList in sshd_config there "
-            "exempts this host.",
+            hint="Correct the login, then try again later. To exempt this host, add it to "
+            "PerSourcePenaltyExemptList in sshd_config there.",
         )
     return Unreachable(
         f"no SSH server on port {target.port} of {target.address}",

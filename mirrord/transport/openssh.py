@@ -166,7 +166,6 @@ _MEANINGS = (
      lambda target, found, stderr: failures.refused(target)),
     (r"Connection timed out( during banner exchange)?",
      lambda target, found, stderr: failures.silent(target, found[0].lower())),
-    (r"Not allowed at this time", lambda target, found, stderr: failures.not_ssh(target, found[0])),
     (r"No route to host|Network is unreachable|Host is down",
      lambda target, found, stderr: failures.no_route(target, found[0].lower())),
     (r"REMOTE HOST IDENTIFICATION HAS CHANGED.*?(SHA256:\S+)", _changed),

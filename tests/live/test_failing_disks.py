@@ -126,6 +126,14 @@ def disks(pair: Pair, tmp_path: Path) -> dict[str, _Disk]:
     return {name: _Disk(end, library) for name, end in ends.items()}
 
 
+def _start(pair: Pair, mode: str = "sync") -> None:
+    """In sync, with no barriers but those of clients."""
+    pair.hold_long()
+    pair.primary.options += ["--barrier", "60"]
+    pair.start()
+    assert pair.primary.ask(f"mode {mode}") == {"ok": True}
+
+
 def _assert_pulled(pair: Pair, disk: _Disk) -> None:
     """The primary failed; when it is started again it has what the secondary has."""
     assert pair.primary.is_state("failed")
@@ -141,10 +149,7 @@ def _assert_pulled(pair: Pair, disk: _Disk) -> None:
 def test_a_secondary_that_could_not_record_its_loss_knows_it(
     pair: Pair, disks: dict[str, _Disk]
 ) -> None:
-    pair.hold_long()
-    pair.primary.options += ["--barrier", "60"]
-    pair.start()
-    assert pair.primary.ask("mode strict-sync") == {"ok": True}
+    _start(pair, "strict-sync")
     with Client(pair.primary) as client:
         assert client.write(0, stamp(0, 1)) == 0
         disks["secondary"].fail()
@@ -161,9 +166,7 @@ def test_a_secondary_that_could_not_record_its_loss_knows_it(
 def test_a_primary_that_could_not_record_its_loss_does_not_win(
     pair: Pair, disks: dict[str, _Disk]
 ) -> None:
-    pair.hold_long()
-    pair.primary.options += ["--barrier", "60"]
-    pair.start()
+    _start(pair)
     with Client(pair.primary) as client:
         assert client.write(0, stamp(0, 1)) == 0
         disks["primary"].fail()
@@ -176,10 +179,7 @@ def test_an_end_that_is_killed_before_its_loss_is_on_record(
     pair: Pair, disks: dict[str, _Disk], side: str
 ) -> None:
     """The other one still has it in memory."""
-    pair.hold_long()
-    pair.primary.options += ["--barrier", "60"]
-    pair.start()
-    assert pair.primary.ask("mode strict-sync") == {"ok": True}
+    _start(pair, "strict-sync")
     with Client(pair.primary) as client:
         assert client.write(0, stamp(0, 1)) == 0
         disks[side].fail()
@@ -199,10 +199,7 @@ def test_an_end_that_is_killed_before_its_loss_is_on_record(
 def test_a_primary_that_may_have_lost_what_both_ends_had_does_not_leave_sync(
     pair: Pair, disks: dict[str, _Disk]
 ) -> None:
-    pair.hold_long()
-    pair.primary.options += ["--barrier", "60"]
-    pair.start()
-    assert pair.primary.ask("mode strict-sync") == {"ok": True}
+    _start(pair, "strict-sync")
     with Client(pair.primary) as client:
         assert client.write(0, stamp(0, 1)) == 0
         disks["primary"].fail("image", "full")

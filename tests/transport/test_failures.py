@@ -269,6 +269,12 @@ class TestNetwork:
         if refusal is by_ssh and words.startswith(b"220"):
             assert "received '220 mail ready'" in error.why
 
+    def test_server_that_refuses_this_host_for_a_time(self, sshd: Sshd) -> None:
+        """As OpenSSH 9.8 and newer. (Its client does not say what it received.)"""
+        with speaker(b"Not allowed at this time\r\n", end=True) as port:
+            error = by_ssh(sshd.host(port=port, connect_s=60.0))
+        expect(error, Unreachable, "temporarily refuses", "PerSourcePenaltyExemptList")
+
     def test_server_that_hangs_up(self, sshd: Sshd, refusal: Refusal) -> None:
         with speaker(b"", end=True) as port:
             error = refusal(sshd.host(port=port))

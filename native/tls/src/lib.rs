@@ -102,10 +102,9 @@ impl Config {
         let provider = Arc::new(provider);
         let trust = Trust::new(trusted, server, provider.clone()).map_err(Malformed::Trusted)?;
         let chain = certificates(certificate).map_err(Malformed::Own)?;
-        let own = |error: &dyn std::fmt::Display| Malformed::Own(error.to_string());
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes());
         let key = key.map_err(|error| Malformed::Own(explained(error)))?;
-        let own = |error: Error| own(&error);
+        let own = |error: Error| Malformed::Own(error.to_string());
         Ok(Config(if server {
             let mut config = ServerConfig::builder_with_provider(provider)
                 .with_protocol_versions(&[&TLS13])

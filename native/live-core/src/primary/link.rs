@@ -380,7 +380,7 @@ impl Primary {
     pub(super) fn link_lost(&mut self, reason: &str, out: &mut Vec<Action>) {
         match self.link {
             Link::Down => return,
-            // (As for `awaited_until`.)
+            // One over which nothing got through does not count: see `hold`.
             Link::Session if self.last_arrived >= self.asked || self.has_lasted() => {
                 self.session_ended = self.last_heard;
             }

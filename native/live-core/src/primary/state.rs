@@ -360,7 +360,7 @@ impl Primary {
         Err(Failure::Io)
     }
 
-    /// The session carries something, or there was nothing to carry.
+    /// The session is older than `hold`: what it did not carry would have ended it.
     pub(super) fn has_lasted(&self) -> bool {
         self.now.saturating_sub(self.asked) > self.settings.hold
     }
