@@ -42,10 +42,11 @@ pub enum Fault {
     LossForgotten,
     LeaveBeforeSync,
     UnsentSessionCounted,
+    GreetingProlongs,
 }
 
 impl Fault {
-    pub const ALL: [Fault; 39] = [
+    pub const ALL: [Fault; 40] = [
         Fault::AckBeforePeer,
         Fault::AckBeforeLocal,
         Fault::PrimaryWinsAfterPowerCut,
@@ -85,6 +86,7 @@ impl Fault {
         Fault::LossForgotten,
         Fault::LeaveBeforeSync,
         Fault::UnsentSessionCounted,
+        Fault::GreetingProlongs,
     ];
 
     /// It shows in `semi-sync` only.

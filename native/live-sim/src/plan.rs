@@ -36,6 +36,10 @@ pub enum Op {
     Block {
         from: usize,
     },
+    /// Large frames from `from` vanish, and all that follow one on its connection.
+    Narrow {
+        from: usize,
+    },
     Unblock,
     Reset,
     Corrupt {
@@ -359,10 +363,43 @@ impl Plan {
         plan
     }
 
+    /// A random plan of one kind or the other in which a path passes small frames only, as one with
+    /// a wrong MTU does: the ends greet each other again and again.
+    pub fn narrow(seed: u64) -> Plan {
+        let mut plan = match seed % 2 {
+            0 => Plan::random(seed),
+            _ => Plan::semi(seed),
+        };
+        let mut rng = Rng::new(seed ^ 0x6d_74_75);
+        let last = plan.steps.last().map_or(0, |step| step.at);
+        let start = rng.below(last + 1);
+        let time = (1 + rng.below(12)) * 1000 * MILLISECOND;
+        let mut add = |at: Time, op: Op| plan.steps.push(Step { at, op });
+        for from in 0..2 {
+            if rng.below(3) != from {
+                let from = from as usize;
+                add(start, Op::Narrow { from });
+            }
+        }
+        for _ in 0..2 + rng.below(8) {
+            let span = [50 * MILLISECOND, time][rng.below(2) as usize];
+            add(start + rng.below(span), client_op(&mut rng));
+        }
+        if rng.once_in(2) {
+            let modes = [Mode::Semi, Mode::Sync, Mode::Async, Mode::Strict];
+            let mode = modes[rng.below(4) as usize];
+            add(start + rng.below(500 * MILLISECOND), Op::SetMode(mode));
+        }
+        add(start + time, Op::Unblock);
+        plan.steps.sort_by_key(|step| step.at);
+        plan
+    }
+
     /// What makes the plans in which a seeded fault shows.
     pub fn showing(fault: Fault) -> fn(u64) -> Plan {
         match fault {
             Fault::LossForgotten => Plan::records,
+            Fault::GreetingProlongs => Plan::narrow,
             _ if fault.is_of_semi() => Plan::semi,
             _ => Plan::random,
         }

@@ -37,6 +37,11 @@ fn random_schedules_with_failing_records_violate_nothing() {
     violate_nothing(Plan::records);
 }
 
+#[test]
+fn random_schedules_over_narrow_paths_violate_nothing() {
+    violate_nothing(Plan::narrow);
+}
+
 /// Schedules, reduced, in which chance has found what is seeded; it does so too seldom here.
 fn recorded(fault: Fault) -> Option<Plan> {
     let write = |sector, sectors, fua| Op::Write {

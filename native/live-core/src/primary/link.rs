@@ -193,6 +193,7 @@ impl Primary {
         }
         self.progress += 1;
         self.asked = self.now;
+        self.is_acknowledging = false;
         self.peer = None;
         if !matches!(begin, Begin::Resume | Begin::Continue { .. }) {
             self.forget_sent();
@@ -280,6 +281,7 @@ impl Primary {
     pub(super) fn arrived(&mut self, written: u64, out: &mut Vec<Action>) {
         if written > self.acked {
             self.last_arrived = self.now;
+            self.is_acknowledging = true;
             if self.state == State::InSync {
                 self.awaited_until = None;
             }
@@ -381,7 +383,7 @@ impl Primary {
         match self.link {
             Link::Down => return,
             // One over which nothing got through does not count: see `hold`.
-            Link::Session if self.last_arrived >= self.asked || self.has_lasted() => {
+            Link::Session if self.is_acknowledging || self.has_lasted() => {
                 self.session_ended = self.last_heard;
             }
             _ => {}

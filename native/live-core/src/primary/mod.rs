@@ -189,6 +189,8 @@ pub struct Primary {
     last_ping: Time,
     /// When the other end last acknowledged an operation.
     last_arrived: Time,
+    /// It did so in this session.
+    is_acknowledging: bool,
     /// The last operation that it said to have received.
     received: u64,
     /// Since when nothing is answered if the record says `bounded` and this is not semi-sync.
@@ -304,6 +306,7 @@ impl Primary {
             last_heard: 0,
             last_ping: 0,
             last_arrived: 0,
+            is_acknowledging: false,
             received: 0,
             withheld: 0,
             session_ended: 0,

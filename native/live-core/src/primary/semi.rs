@@ -241,6 +241,7 @@ impl Primary {
         self.rewind();
         self.peer_durable(last, out);
         self.last_arrived = self.now;
+        self.is_acknowledging |= self.is_faulty(Fault::GreetingProlongs);
         self.received = last;
         self.transmit(out);
     }

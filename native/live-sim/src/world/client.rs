@@ -41,7 +41,11 @@ impl World {
                 }
             }
             Op::Block { from } => self.blocked[from] = true,
-            Op::Unblock => self.blocked = [false; 2],
+            Op::Narrow { from } => self.narrow[from] = true,
+            Op::Unblock => {
+                self.blocked = [false; 2];
+                self.narrow = [false; 2];
+            }
             Op::Reset => {
                 let all: Vec<u64> = self.connections.iter().map(|each| each.number).collect();
                 for connection in all {

@@ -56,6 +56,8 @@ pub fn settings() -> Settings {
 
 /// Nothing may stay unanswered for longer while the primary runs in `sync` mode.
 const ANSWER_WITHIN: Time = 6000 * MILLISECOND;
+/// Payloads that a narrow path does not pass.
+const LARGE: usize = 512;
 /// Everything is in sync again after so long without accidents.
 const HEAL_WITHIN: Time = 40_000 * MILLISECOND;
 
@@ -149,6 +151,7 @@ pub struct World {
     pub(crate) nodes: [Node; 2],
     connections: Vec<Connection>,
     blocked: [bool; 2],
+    narrow: [bool; 2],
     corrupt: [bool; 2],
     pub(crate) history: History,
     asked: HashMap<u64, Asked>,
@@ -221,6 +224,7 @@ impl World {
             nodes: disks.map(node),
             connections: Vec::new(),
             blocked: [false; 2],
+            narrow: [false; 2],
             corrupt: [false; 2],
             history: History::new(geometry().size),
             asked: HashMap::new(),

@@ -131,7 +131,8 @@ impl World {
 
     pub(super) fn send(&mut self, connection: u64, from: usize, frame: Frame) {
         let time = self.now + self.latency();
-        let is_blocked = self.blocked[from];
+        let is_too_large = self.narrow[from] && frame.payload.len() >= LARGE;
+        let is_blocked = self.blocked[from] || is_too_large;
         let corrupt = std::mem::take(&mut self.corrupt[from]);
         let found = self
             .connections

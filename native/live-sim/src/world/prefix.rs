@@ -245,7 +245,7 @@ impl World {
         let is_semi =
             status.mode == Mode::Semi && (status.state == State::Semi || status.lag.is_full);
         let is_disturbed = self.now.saturating_sub(self.calm_since) < ANSWER_WITHIN;
-        is_semi && (is_disturbed || self.blocked != [false; 2])
+        is_semi && (is_disturbed || self.blocked != [false; 2] || self.narrow != [false; 2])
     }
 
     /// `waited`: the oldest request, while both ends ran.
