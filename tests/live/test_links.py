@@ -141,6 +141,19 @@ def test_strict_sync_fails_instead(pair: Pair, proxy: Proxy) -> None:
     pair.assert_equal()
 
 
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_strict_sync_is_left_while_writes_fail(pair: Pair, proxy: Proxy, mode: str) -> None:
+    writer = _writer(pair)
+    assert pair.primary.ask("mode strict-sync") == {"ok": True}
+    proxy.cut()
+    wait_until(lambda: 5 in writer.errors, "failing writes", 15)
+    assert pair.primary.ask(f"mode {mode}") == {"ok": True}
+    wait_until(lambda: pair.primary.is_state("out-of-sync"), "leaving sync", 15)
+    before = writer.answered
+    wait_until(lambda: writer.answered > before + 100, "writes without the replica")
+    writer.finish()
+
+
 @pytest.mark.parametrize("direction", ["up", "down"])
 def test_a_cut_in_one_direction_is_noticed(pair: Pair, proxy: Proxy, direction: str) -> None:
     writer = _writer(pair)

@@ -157,13 +157,15 @@ impl Primary {
         if mode == Mode::Async && is_in_sync && self.state != State::Starting {
             self.leave("mode async", out);
         }
-        match self.state {
+        match &mut self.state {
             // What is not answered waits until the record says so.
             State::Alone | State::Resync if mode != Mode::Semi => self.record.bounded = false,
             State::Finishing { .. } if mode == Mode::Semi && self.stream.is_some() => {
                 self.enter_semi(out);
             }
             State::Semi => self.gate_barrier(out),
+            // Nothing fails for want of the other end any more: it is left behind at `until`.
+            State::Holding { failing, .. } => *failing &= mode == Mode::Strict,
             _ => {}
         }
         self.progress += 1;
