@@ -1,6 +1,6 @@
 //! `live-sim [--seeds N] [--from SEED] [--fault NAME] [--plans KIND]`: random schedules; KIND is
-//! `semi` (semi-sync), `records` (the disks of the records fail) or `narrow` (a path passes small
-//! frames only); prints the first one that violates a property, reduced. `--faults N`: how soon each seeded fault is noticed.
+//! `semi` (semi-sync), `records` (the disks of the records fail) or `paths` (a path is slow,
+//! lost again and again, or passes small frames only); prints the first one that violates a property, reduced. `--faults N`: how soon each seeded fault is noticed.
 //! `--exhaustive sampled|all`: two writes, two crashes and a cut, at every event.
 
 use mirrord_live_core::fault::Fault;
@@ -21,7 +21,7 @@ fn main() -> ExitCode {
             "--seeds" => seeds = value.parse().unwrap_or(seeds),
             "--plans" if value == "semi" => random = Plan::semi,
             "--plans" if value == "records" => random = Plan::records,
-            "--plans" if value == "narrow" => random = Plan::narrow,
+            "--plans" if value == "paths" => random = Plan::paths,
             "--from" => from = value.parse().unwrap_or(from),
             "--faults" => {
                 for fault in Fault::ALL {

@@ -40,6 +40,11 @@ pub enum Op {
     Narrow {
         from: usize,
     },
+    /// Frames from `from` take so much longer.
+    Delay {
+        from: usize,
+        time: Time,
+    },
     Unblock,
     Reset,
     Corrupt {
@@ -364,8 +369,8 @@ impl Plan {
     }
 
     /// A random plan of one kind or the other in which a path passes small frames only, as one with
-    /// a wrong MTU does: the ends greet each other again and again.
-    pub fn narrow(seed: u64) -> Plan {
+    /// a wrong MTU does, or is slow, or is lost again and again.
+    pub fn paths(seed: u64) -> Plan {
         let mut plan = match seed % 2 {
             0 => Plan::random(seed),
             _ => Plan::semi(seed),
@@ -375,10 +380,19 @@ impl Plan {
         let start = rng.below(last + 1);
         let time = (1 + rng.below(12)) * 1000 * MILLISECOND;
         let mut add = |at: Time, op: Op| plan.steps.push(Step { at, op });
-        for from in 0..2 {
-            if rng.below(3) != from {
-                let from = from as usize;
-                add(start, Op::Narrow { from });
+        match rng.below(4) {
+            0 => {
+                let every = (50 + rng.below(2500)) * MILLISECOND;
+                let times = (start..start + time).step_by(every as usize);
+                times.for_each(|at| add(at, Op::Reset));
+            }
+            kind => {
+                let longest = [120, 2500][rng.below(2) as usize];
+                let delay = (10 + rng.below(longest)) * MILLISECOND;
+                for from in (0..2).filter(|_| !rng.once_in(3)).collect::<Vec<usize>>() {
+                    let slow = Op::Delay { from, time: delay };
+                    add(start, if kind == 1 { slow } else { Op::Narrow { from } });
+                }
             }
         }
         for _ in 0..2 + rng.below(8) {
@@ -399,7 +413,7 @@ impl Plan {
     pub fn showing(fault: Fault) -> fn(u64) -> Plan {
         match fault {
             Fault::LossForgotten => Plan::records,
-            Fault::GreetingProlongs => Plan::narrow,
+            Fault::GreetingProlongs => Plan::paths,
             _ if fault.is_of_semi() => Plan::semi,
             _ => Plan::random,
         }

@@ -38,8 +38,8 @@ fn random_schedules_with_failing_records_violate_nothing() {
 }
 
 #[test]
-fn random_schedules_over_narrow_paths_violate_nothing() {
-    violate_nothing(Plan::narrow);
+fn random_schedules_over_odd_paths_violate_nothing() {
+    violate_nothing(Plan::paths);
 }
 
 /// Schedules, reduced, in which chance has found what is seeded; it does so too seldom here.

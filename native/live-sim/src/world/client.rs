@@ -41,10 +41,12 @@ impl World {
                 }
             }
             Op::Block { from } => self.blocked[from] = true,
+            Op::Delay { from, time } => self.delay[from] = time,
             Op::Narrow { from } => self.narrow[from] = true,
             Op::Unblock => {
                 self.blocked = [false; 2];
                 self.narrow = [false; 2];
+                self.delay = [0; 2];
             }
             Op::Reset => {
                 let all: Vec<u64> = self.connections.iter().map(|each| each.number).collect();

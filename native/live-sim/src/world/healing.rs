@@ -8,6 +8,7 @@ impl World {
         self.note(|| "healing".into());
         self.blocked = [false; 2];
         self.narrow = [false; 2];
+        self.delay = [0; 2];
         self.corrupt = [false; 2];
         for node in 0..2 {
             self.nodes[node].fail_write = false;

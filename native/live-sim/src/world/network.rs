@@ -16,7 +16,7 @@ impl World {
             dead: [false; 2],
             last: [self.now; 2],
         });
-        let time = self.now + self.latency();
+        let time = self.now + self.latency() + self.delay[0] + self.delay[1];
         for node in [1 - node, node] {
             let connection = number;
             self.at(time, What::Connected { connection, node });
@@ -130,7 +130,7 @@ impl World {
     }
 
     pub(super) fn send(&mut self, connection: u64, from: usize, frame: Frame) {
-        let time = self.now + self.latency();
+        let time = self.now + self.latency() + self.delay[from];
         let is_too_large = self.narrow[from] && frame.payload.len() >= LARGE;
         let is_blocked = self.blocked[from] || is_too_large;
         let corrupt = std::mem::take(&mut self.corrupt[from]);

@@ -245,7 +245,11 @@ impl World {
         let is_semi =
             status.mode == Mode::Semi && (status.state == State::Semi || status.lag.is_full);
         let is_disturbed = self.now.saturating_sub(self.calm_since) < ANSWER_WITHIN;
-        is_semi && (is_disturbed || self.blocked != [false; 2] || self.narrow != [false; 2])
+        is_semi && (is_disturbed || self.blocked != [false; 2] || self.is_path_odd())
+    }
+
+    fn is_path_odd(&self) -> bool {
+        self.narrow != [false; 2] || self.delay != [0; 2]
     }
 
     /// `waited`: the oldest request, while both ends ran.
@@ -263,7 +267,7 @@ impl World {
             self.window_full = self.now;
         }
         let waits = match lag.within {
-            0 => used <= lag.window.bytes && status.oldest > ANSWER_WITHIN / 2,
+            0 => used <= lag.window.bytes && waited > ANSWER_WITHIN / 2,
             within => waited.min(self.now - self.window_full) > within + ANSWER_WITHIN / 10,
         };
         (is_semi && waits).then(|| format!("P9: a write within the window waits: {status:?}"))
