@@ -43,10 +43,14 @@ pub enum Fault {
     LeaveBeforeSync,
     UnsentSessionCounted,
     GreetingProlongs,
+    RefusalKept,
+    FetchUnwatched,
+    LateFlushJoins,
+    OldBeginAnswered,
 }
 
 impl Fault {
-    pub const ALL: [Fault; 40] = [
+    pub const ALL: [Fault; 44] = [
         Fault::AckBeforePeer,
         Fault::AckBeforeLocal,
         Fault::PrimaryWinsAfterPowerCut,
@@ -87,6 +91,10 @@ impl Fault {
         Fault::LeaveBeforeSync,
         Fault::UnsentSessionCounted,
         Fault::GreetingProlongs,
+        Fault::RefusalKept,
+        Fault::FetchUnwatched,
+        Fault::LateFlushJoins,
+        Fault::OldBeginAnswered,
     ];
 
     /// It shows in `semi-sync` only.
@@ -105,6 +113,7 @@ impl Fault {
                 | Fault::ModeIgnored
                 | Fault::MergeAcrossBarrier
                 | Fault::MergedUnitTorn
+                | Fault::LateFlushJoins
         )
     }
 

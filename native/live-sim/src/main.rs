@@ -22,6 +22,7 @@ fn main() -> ExitCode {
             "--plans" if value == "semi" => random = Plan::semi,
             "--plans" if value == "records" => random = Plan::records,
             "--plans" if value == "paths" => random = Plan::paths,
+            "--plans" if value == "disks" => random = Plan::disks,
             "--from" => from = value.parse().unwrap_or(from),
             "--faults" => {
                 for fault in Fault::ALL {

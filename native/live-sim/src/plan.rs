@@ -73,6 +73,12 @@ pub enum Op {
         sync: bool,
     },
     FailReserve,
+    /// The next read of the image fails.
+    FailRead {
+        node: usize,
+    },
+    /// What the secondary's disk does takes so much longer.
+    Drag(Time),
     /// The secondary's redo log is lost, all but its first bytes; its process starts again.
     LoseLog {
         kept: u64,
@@ -409,11 +415,37 @@ impl Plan {
         plan
     }
 
+    /// A random plan of one kind or the other in which reads fail and the secondary's disk is slow.
+    pub fn disks(seed: u64) -> Plan {
+        let mut plan = match seed % 2 {
+            0 => Plan::random(seed),
+            _ => Plan::semi(seed),
+        };
+        let mut rng = Rng::new(seed ^ 0x0d_15_c5);
+        let last = plan.steps.last().map_or(0, |step| step.at);
+        let mut add = |at: Time, op: Op| plan.steps.push(Step { at, op });
+        for _ in 0..rng.below(4) {
+            let node = rng.below(2) as usize;
+            add(rng.below(last + 1), Op::FailRead { node });
+        }
+        let start = rng.below(last + 1);
+        let span = (1 + rng.below(9)) * 1000 * MILLISECOND;
+        let longest = [20, 120, 4000][rng.below(3) as usize];
+        add(start, Op::Drag(rng.below(longest) * MILLISECOND));
+        for _ in 0..2 + rng.below(8) {
+            add(start + rng.below(span), client_op(&mut rng));
+        }
+        add(start + span, Op::Drag(0));
+        plan.steps.sort_by_key(|step| step.at);
+        plan
+    }
+
     /// What makes the plans in which a seeded fault shows.
     pub fn showing(fault: Fault) -> fn(u64) -> Plan {
         match fault {
             Fault::LossForgotten => Plan::records,
-            Fault::GreetingProlongs => Plan::paths,
+            Fault::GreetingProlongs | Fault::RefusalKept => Plan::paths,
+            Fault::FetchUnwatched => Plan::disks,
             _ if fault.is_of_semi() => Plan::semi,
             _ => Plan::random,
         }

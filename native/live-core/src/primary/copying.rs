@@ -82,7 +82,7 @@ impl Primary {
             self.progress += 1;
             if is_pull {
                 self.tracker.sent(range);
-                self.fetches.insert(range.offset, range);
+                self.fetches.insert(range.offset, (range, self.now));
                 let mut frame = Frame::new(Class::Fetch, self.record.epoch);
                 (frame.offset, frame.length) = (range.offset, range.length);
                 out.push(Action::Send(frame));
@@ -143,7 +143,7 @@ impl Primary {
 
     /// The other end's data for a range.
     pub(super) fn fetched(&mut self, frame: &Frame, out: &mut Vec<Action>) {
-        let expected = self.fetches.remove(&frame.offset);
+        let expected = self.fetches.remove(&frame.offset).map(|(range, _)| range);
         let Some(range) = expected.filter(|range| range.length as usize == frame.payload.len())
         else {
             self.hang_up("data that was not asked for", out);

@@ -438,17 +438,22 @@ impl Primary {
             }
         }
         let is_idle = self.state == State::InSync && self.sent.is_empty() && self.barrier.is_none();
-        if self.link == Link::Session && (is_idle || self.has_lasted()) {
+        let is_served = self.has_lasted() && !matches!(self.state, State::Exchange { .. });
+        if self.link == Link::Session && (is_idle || is_served) {
             self.awaited_until = None;
         }
         // In semi-sync a long queue is not a replica that has stopped.
         let progress = self.stream.map_or(0, |_| self.last_arrived);
         let is_stalled =
             |since: Time| self.now.saturating_sub(since.max(progress)) > self.settings.hold;
-        let sent = self.sent.front().map(|sent| sent.at);
         let barrier = self.barrier.as_ref().filter(|each| each.remote.is_some());
-        let barrier = barrier.map(|each| each.started);
-        if self.link == Link::Session && sent.or(barrier).is_some_and(is_stalled) {
+        // An end that needs the other's data waits without limit.
+        let is_watched = !self.is_lost() && !self.is_faulty(Fault::FetchUnwatched);
+        let fetched = self.fetches.values().filter(|_| is_watched);
+        let asked = (self.sent.front().map(|sent| sent.at))
+            .or(barrier.map(|each| each.started))
+            .or(fetched.map(|(_, at)| *at).min());
+        if self.link == Link::Session && asked.is_some_and(is_stalled) {
             self.refused("the replica does not acknowledge what it was sent", out);
         }
         if let State::Holding {

@@ -261,7 +261,8 @@ pub struct Primary {
     copy_rate: Rate,
     pub verify: Verify,
     reads: HashMap<u64, Range>,
-    fetches: HashMap<u64, Range>,
+    /// What the other end was asked for, and when.
+    fetches: HashMap<u64, (Range, Time)>,
     pulls: HashMap<u64, Range>,
     /// A fenced primary has nothing left to do.
     is_over: bool,

@@ -75,6 +75,11 @@ impl Primary {
         let is_windowed = self.is_windowed();
         if let Some(barrier) = &mut self.barrier {
             barrier.gated = !is_windowed;
+            if !is_windowed && self.fault != Some(Fault::LateFlushJoins) {
+                // Some may have come after the operation that the other end makes durable: see
+                // `sync_meanwhile`.
+                self.flushes.append(&mut barrier.flushes);
+            }
         }
         self.check_barrier(out);
         if is_windowed {
@@ -86,8 +91,8 @@ impl Primary {
     pub(super) fn may_answer(&self, issued: &Issued) -> bool {
         match self.state {
             State::Semi => issued.peer || self.is_windowed() && self.is_within(issued.end),
-            // It is journaled.
-            State::Finishing { .. } if self.stream.is_some() => issued.peer,
+            // It is journaled, or written.
+            State::Finishing { .. } | State::Committing if self.stream.is_some() => issued.peer,
             _ if self.is_faulty(Fault::RestartUnbounded) => issued.peer,
             _ => issued.peer && (!self.saved.bounded || issued.failure.is_some()),
         }

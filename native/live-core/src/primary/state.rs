@@ -165,7 +165,9 @@ impl Primary {
             }
             State::Semi => self.gate_barrier(out),
             // Nothing fails for want of the other end any more: it is left behind at `until`.
-            State::Holding { failing, .. } => *failing &= mode == Mode::Strict,
+            State::Holding { failing, .. } if self.fault != Some(Fault::RefusalKept) => {
+                *failing &= mode == Mode::Strict;
+            }
             _ => {}
         }
         self.progress += 1;

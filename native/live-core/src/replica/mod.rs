@@ -97,6 +97,8 @@ pub struct Replica {
     /// They go to the redo log.
     logging: bool,
     busy: Busy,
+    /// The primary that asked for the session that begins is still connected.
+    is_awaited: bool,
     queue: VecDeque<Frame>,
     queued_bytes: u64,
     /// The operation that comes next; those up to `written` are done.
@@ -191,6 +193,7 @@ impl Replica {
             session: false,
             logging: false,
             busy: Busy::Starting,
+            is_awaited: false,
             queue: VecDeque::new(),
             queued_bytes: 0,
             expected: 1,
@@ -379,6 +382,10 @@ impl Replica {
     fn end_session(&mut self) {
         self.session = false;
         self.logging = false;
+        // The next one may number its operations from another one on.
+        if !self.is_faulty(Fault::OldBeginAnswered) {
+            self.is_awaited = false;
+        }
         self.redo.forget_collected();
         self.queue.clear();
         self.queued_bytes = 0;

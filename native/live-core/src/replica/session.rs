@@ -145,6 +145,7 @@ impl Replica {
             return;
         }
         self.busy = Busy::Beginning(begin, frame.sequence);
+        self.is_awaited = true;
         self.finished.clear();
         match begin {
             Begin::Resync { bytes } => {
@@ -177,7 +178,7 @@ impl Replica {
         self.expected = from;
         self.written = from - 1;
         self.durable = from - 1;
-        if self.connected {
+        if self.connected && self.is_awaited {
             self.session = true;
             self.logging = is_continued;
             let mut frame = Frame::new(Class::Begun, 0);

@@ -79,6 +79,8 @@ impl World {
             Op::FailRecords { node, file, sync } => {
                 self.nodes[node].fail_records = Some((file, sync));
             }
+            Op::FailRead { node } => self.nodes[node].fail_read = true,
+            Op::Drag(time) => self.drag = time,
             Op::LoseLog { kept, down } => self.lose_log(kept, down),
             Op::FailReserve => (0..2).for_each(|node| self.nodes[node].fail_reserve = true),
             Op::Peek { cut } => self.peek(cut),

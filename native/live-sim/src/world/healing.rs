@@ -10,7 +10,9 @@ impl World {
         self.narrow = [false; 2];
         self.delay = [0; 2];
         self.corrupt = [false; 2];
+        self.drag = 0;
         for node in 0..2 {
+            self.nodes[node].fail_read = false;
             self.nodes[node].fail_write = false;
             self.nodes[node].fail_sync = false;
             self.nodes[node].fail_reserve = false;

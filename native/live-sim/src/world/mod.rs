@@ -75,6 +75,7 @@ pub(crate) struct Node {
     /// Counts the starts, so that what belongs to an earlier one is told apart.
     life: u64,
     stalled_until: Time,
+    fail_read: bool,
     fail_write: bool,
     fail_sync: bool,
     fail_reserve: bool,
@@ -153,6 +154,7 @@ pub struct World {
     blocked: [bool; 2],
     narrow: [bool; 2],
     delay: [Time; 2],
+    drag: Time,
     corrupt: [bool; 2],
     pub(crate) history: History,
     asked: HashMap<u64, Asked>,
@@ -207,6 +209,7 @@ impl World {
             boot: 1,
             life: 0,
             stalled_until: 0,
+            fail_read: false,
             fail_write: false,
             fail_sync: false,
             fail_reserve: false,
@@ -227,6 +230,7 @@ impl World {
             blocked: [false; 2],
             narrow: [false; 2],
             delay: [0; 2],
+            drag: 0,
             corrupt: [false; 2],
             history: History::new(geometry().size),
             asked: HashMap::new(),
@@ -445,11 +449,12 @@ impl World {
             Machine::Primary(primary) => {
                 wants_link = primary.wants_link();
                 let status = primary.status();
-                if matches!(status.state, State::Holding { until: None, .. }) {
+                let is_exchange = matches!(status.state, State::Exchange { .. });
+                let is_needed = is_exchange && primary.hello().lost;
+                if is_needed || matches!(status.state, State::Holding { until: None, .. }) {
                     needed_peer = self.now;
                 }
-                let is_waited_for =
-                    matches!(status.state, State::Exchange { .. } | State::Starting);
+                let is_waited_for = status.state == State::Starting;
                 // Nor can a process answer while it is stopped.
                 let stalled = self.nodes[node].stalled_until.min(self.now);
                 let since = needed_peer.max(stalled).max(self.left_semi);

@@ -291,7 +291,8 @@ impl World {
             let entry = (*file, *offset, data.clone());
             self.nodes[node].inflight.insert(number, entry);
         }
-        let time = self.now + self.latency();
+        let drag = if node == self.primary { 0 } else { self.drag };
+        let time = self.now + self.latency() + drag;
         let life = self.nodes[node].life;
         self.at(
             time,
@@ -339,6 +340,10 @@ impl World {
                 Ok(()) => Outcome::Done,
                 Err(_) => failed,
             },
+            Io::Read(File::Image, ..) if target.fail_read => {
+                target.fail_read = false;
+                failed
+            }
             Io::Read(file, offset, length) => {
                 let mut data = vec![0; length as usize];
                 match target.disk.read(file, offset, &mut data) {

@@ -249,7 +249,7 @@ impl World {
     }
 
     fn is_path_odd(&self) -> bool {
-        self.narrow != [false; 2] || self.delay != [0; 2]
+        self.narrow != [false; 2] || self.delay != [0; 2] || self.drag != 0
     }
 
     /// `waited`: the oldest request, while both ends ran.
@@ -266,10 +266,12 @@ impl World {
         if !is_semi || used > lag.limit {
             self.window_full = self.now;
         }
-        let waits = match lag.within {
-            0 => used <= lag.window.bytes && waited > ANSWER_WITHIN / 2,
-            within => waited.min(self.now - self.window_full) > within + ANSWER_WITHIN / 10,
+        let limit = match lag.within {
+            0 if used > lag.window.bytes => Time::MAX,
+            0 => ANSWER_WITHIN / 2,
+            within => within + ANSWER_WITHIN / 10,
         };
+        let waits = waited.min(self.now - self.window_full) > limit;
         (is_semi && waits).then(|| format!("P9: a write within the window waits: {status:?}"))
     }
 }
