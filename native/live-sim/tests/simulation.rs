@@ -42,6 +42,11 @@ fn random_schedules_over_odd_paths_violate_nothing() {
     violate_nothing(Plan::paths);
 }
 
+#[test]
+fn random_schedules_with_slow_disks_violate_nothing() {
+    violate_nothing(Plan::disks);
+}
+
 /// Schedules, reduced, in which chance has found what is seeded; it does so too seldom here.
 fn recorded(fault: Fault) -> Option<Plan> {
     let write = |sector, sectors, fua| Op::Write {
@@ -120,6 +125,9 @@ fn recorded(fault: Fault) -> Option<Plan> {
             (31_838, true, steps)
         }
         Fault::UnsentSessionCounted => return Some(Plan::records(920_005_940)),
+        Fault::LateFlushJoins => return Some(Plan::semi(1_200_086_162)),
+        Fault::OldBeginAnswered => return Some(Plan::disks(40_510)),
+        Fault::FetchUnwatched => return Some(Plan::disks(53_514)),
         _ => return None,
     };
     let step = |(at, op): (u64, Op)| Step { at: at * 1000, op };

@@ -7,7 +7,7 @@ use crate::fault::Fault;
 use crate::frame::{Class, Frame};
 use crate::hello::{Begin, Hello, IMPOSSIBLE, OTHER_MIRROR};
 use crate::io::Action;
-use crate::types::{Failure, Mode, Phase, Role, Time, SECOND};
+use crate::types::{Failure, Mode, Phase, Role, Time};
 
 /// Characters that are kept of a reason that the other end gives.
 const REASON_MAX: usize = 400;
@@ -449,10 +449,10 @@ impl Primary {
         let barrier = self.barrier.as_ref().filter(|each| each.remote.is_some());
         // An end that needs the other's data waits without limit.
         let is_watched = !self.is_lost() && !self.is_faulty(Fault::FetchUnwatched);
-        let fetched = self.fetches.values().filter(|_| is_watched);
+        let fetched = self.fetches.values().map(|(_, at)| *at).min();
         let asked = (self.sent.front().map(|sent| sent.at))
             .or(barrier.map(|each| each.started))
-            .or(fetched.map(|(_, at)| *at).min());
+            .or(fetched.or(self.concluding()).filter(|_| is_watched));
         if self.link == Link::Session && asked.is_some_and(is_stalled) {
             self.refused("the replica does not acknowledge what it was sent", out);
         }
@@ -473,14 +473,11 @@ impl Primary {
         }
     }
 
-    /// The other end has every write that was acknowledged before: seconds since 1970; 0: not known.
-    fn in_sync_until(&self) -> u64 {
-        match self.state {
-            State::InSync | State::Opening { .. } => self.wall,
-            State::Alone if self.is_faulty(Fault::InSyncClaimed) => self.wall,
-            State::Semi => self.wall.saturating_sub(self.lag().time.div_ceil(SECOND)),
-            _ => 0,
-        }
+    /// Since when the other end writes the record that ends an exchange or a copy.
+    fn concluding(&self) -> Option<Time> {
+        let is_settling =
+            matches!(self.state, State::Exchange { step, .. } if step == Step::Settling);
+        (is_settling || self.state == State::Committing).then_some(self.asked)
     }
 
     pub(super) fn fail_if_refusing(&mut self, out: &mut Vec<Action>) {

@@ -197,7 +197,7 @@ pub struct Primary {
     withheld: Time,
     /// When the other end was last heard in a session that is over.
     session_ended: Time,
-    /// When the other end was greeted, or told to begin.
+    /// When the other end was greeted, or told to begin, or to conclude an exchange or a copy.
     asked: Time,
     /// Until when clients wait for the other end, if they do since a connection was lost.
     awaited_until: Option<Time>,

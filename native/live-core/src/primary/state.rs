@@ -255,6 +255,7 @@ impl Primary {
                 // Every write of before is durable at both ends.
                 self.complete_all(out);
                 let frame = Frame::new(Class::Settle, self.record.epoch);
+                self.asked = self.now;
                 self.operation(frame, super::writes::SentKind::Control, out);
                 Step::Settling
             }
@@ -302,6 +303,7 @@ impl Primary {
             let generation = (self.record.generation + 1).to_le_bytes().to_vec();
             let mut frame = Frame::with_payload(Class::Commit, self.record.epoch, generation);
             frame.offset = self.wall;
+            self.asked = self.now;
             self.operation(frame, super::writes::SentKind::Control, out);
             self.state = State::Committing;
             self.progress += 1;

@@ -2,10 +2,11 @@
 
 use super::semi::Lag;
 use super::{Link, Primary, State};
+use crate::fault::Fault;
 use crate::hello::Hello;
 use crate::latency::{Latency, Peak};
 use crate::record::Record;
-use crate::types::{Mode, Range, Time};
+use crate::types::{Mode, Range, Time, SECOND};
 
 /// How long writes took: until the local image had them, until they were answered, and from when
 /// they were sent until the other end had them.
@@ -162,6 +163,16 @@ impl Primary {
             oldest: arrived
                 .min()
                 .map_or(0, |first| self.now.saturating_sub(first)),
+        }
+    }
+
+    /// The other end has every write that was acknowledged before: seconds since 1970; 0: not known.
+    pub(super) fn in_sync_until(&self) -> u64 {
+        match self.state {
+            State::InSync | State::Opening { .. } => self.wall,
+            State::Alone if self.is_faulty(Fault::InSyncClaimed) => self.wall,
+            State::Semi => self.wall.saturating_sub(self.lag().time.div_ceil(SECOND)),
+            _ => 0,
         }
     }
 }
