@@ -41,7 +41,6 @@ pub enum Fault {
     MergedUnitTorn,
     LossForgotten,
     LeaveBeforeSync,
-    UnsentSessionCounted,
     GreetingProlongs,
     RefusalKept,
     FetchUnwatched,
@@ -50,7 +49,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    pub const ALL: [Fault; 44] = [
+    pub const ALL: [Fault; 43] = [
         Fault::AckBeforePeer,
         Fault::AckBeforeLocal,
         Fault::PrimaryWinsAfterPowerCut,
@@ -89,7 +88,6 @@ impl Fault {
         Fault::MergedUnitTorn,
         Fault::LossForgotten,
         Fault::LeaveBeforeSync,
-        Fault::UnsentSessionCounted,
         Fault::GreetingProlongs,
         Fault::RefusalKept,
         Fault::FetchUnwatched,

@@ -1,7 +1,8 @@
 //! `live-sim [--seeds N] [--from SEED] [--fault NAME] [--plans KIND]`: random schedules; KIND is
 //! `semi` (semi-sync), `records` (the disks of the records fail), `paths` (a path is slow, lost
 //! again and again, or passes small frames only) or `disks` (reads fail, the secondary's disk is
-//! slow); prints the first one that violates a property, reduced. `--faults N`: how soon each seeded fault is noticed.
+//! slow); prints the first one that violates a property, reduced. `--faults N`: how soon each
+//! seeded fault is noticed.
 //! `--exhaustive sampled|all`: two writes, two crashes and a cut, at every event.
 
 use mirrord_live_core::fault::Fault;

@@ -57,6 +57,8 @@ pub enum Op {
     SetMode(Mode),
     /// So much of the window is in force.
     Limit(u64),
+    /// Changes one of the primary's other settings, or asks for something.
+    Tune(Tuning),
     Break,
     /// A fenced end becomes the secondary.
     Demote,
@@ -90,6 +92,28 @@ pub enum Op {
     },
     /// The images are compared while everything goes on.
     Verify,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Tuning {
+    Durable(bool),
+    Merge(bool),
+    Compress(bool),
+    CopyRate(u64),
+    StopVerify,
+    Resync,
+}
+
+fn tuning(rng: &mut Rng) -> Op {
+    let (is_on, number) = (rng.once_in(2), rng.below(5));
+    Op::Tune(match rng.below(7) {
+        0..=1 => Tuning::Durable(is_on),
+        2 => Tuning::Merge(is_on),
+        3 => Tuning::Compress(is_on),
+        4 => Tuning::CopyRate(number << 13),
+        5 => Tuning::StopVerify,
+        _ => Tuning::Resync,
+    })
 }
 
 #[derive(Clone, Debug)]
@@ -411,6 +435,9 @@ impl Plan {
             add(start + rng.below(500 * MILLISECOND), Op::SetMode(mode));
         }
         add(start + time, Op::Unblock);
+        for _ in 0..rng.below(4) {
+            add(rng.below(last + 1), tuning(&mut rng));
+        }
         plan.steps.sort_by_key(|step| step.at);
         plan
     }
@@ -431,11 +458,27 @@ impl Plan {
         let start = rng.below(last + 1);
         let span = (1 + rng.below(9)) * 1000 * MILLISECOND;
         let longest = [20, 120, 4000][rng.below(3) as usize];
-        add(start, Op::Drag(rng.below(longest) * MILLISECOND));
+        let drag = match rng.below(longest) {
+            time @ 0..=120 => time,
+            // Several accesses that take less than `hold` each take too long together.
+            time => time.max(1600),
+        };
+        add(start, Op::Drag(drag * MILLISECOND));
         for _ in 0..2 + rng.below(8) {
             add(start + rng.below(span), client_op(&mut rng));
         }
+        if seed % 3 == 0 {
+            // What is read for a primary that starts again takes long.
+            let (node, down) = (0, 20 * MILLISECOND);
+            add(
+                start - start.min(rng.below(30 * MILLISECOND)),
+                Op::Kill { node, down },
+            );
+        }
         add(start + span, Op::Drag(0));
+        for _ in 0..rng.below(4) {
+            add(rng.below(last + 1), tuning(&mut rng));
+        }
         plan.steps.sort_by_key(|step| step.at);
         plan
     }

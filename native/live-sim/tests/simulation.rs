@@ -124,10 +124,26 @@ fn recorded(fault: Fault) -> Option<Plan> {
             ];
             (31_838, true, steps)
         }
-        Fault::UnsentSessionCounted => return Some(Plan::records(920_005_940)),
+        Fault::OldBeginAnswered => {
+            let cut = Op::PowerCut {
+                node: 0,
+                loss: Loss::All,
+                down: 20_000,
+            };
+            let steps = vec![
+                (11, Op::Block { from: 1 }),
+                (512, Op::Drag(2_587_000)),
+                (557, write(38, 2, false)),
+                (608, Op::Unblock),
+                (1547, cut),
+                (2426, write(30, 2, false)),
+                (2645, write(4, 2, false)),
+                (2737, write(36, 2, true)),
+                (6239, write(0, 3, false)),
+            ];
+            (40_510, true, steps)
+        }
         Fault::LateFlushJoins => return Some(Plan::semi(1_200_086_162)),
-        Fault::OldBeginAnswered => return Some(Plan::disks(40_510)),
-        Fault::FetchUnwatched => return Some(Plan::disks(53_514)),
         _ => return None,
     };
     let step = |(at, op): (u64, Op)| Step { at: at * 1000, op };

@@ -7,7 +7,6 @@
 
 use super::writes::SentKind;
 use super::{Link, Primary, State};
-use crate::fault::Fault;
 use crate::frame::{Class, Frame};
 use crate::hello::{closing, Hello, COUNTING};
 use crate::io::Action;
@@ -68,13 +67,8 @@ impl Primary {
     pub(super) fn count_session(&mut self) {
         self.confirming = false;
         if self.has_sessions {
-            // (A higher one may be on record that was not sent yet.)
-            let number = match self.is_faulty(Fault::UnsentSessionCounted) {
-                true => self.record.asked,
-                false => self.told,
-            };
-            self.record_changed |= self.record.session != number;
-            self.record.session = number;
+            self.record_changed |= self.record.session != self.told;
+            self.record.session = self.told;
         }
     }
 

@@ -66,6 +66,17 @@ impl World {
                     self.primary_event(primary, primary::Event::Adapt { within, limit });
                 }
             }
+            Op::Tune(tuning) => self.primary_event(
+                self.primary,
+                match tuning {
+                    Tuning::Durable(is_on) => primary::Event::Durable(is_on),
+                    Tuning::Merge(is_on) => primary::Event::Merge(is_on),
+                    Tuning::Compress(is_on) => primary::Event::Compress(is_on),
+                    Tuning::CopyRate(rate) => primary::Event::SetCopyRate(rate),
+                    Tuning::StopVerify => primary::Event::StopVerify,
+                    Tuning::Resync => primary::Event::Resync,
+                },
+            ),
             Op::Break => {
                 let secondary = 1 - self.primary;
                 if let Machine::Replica(replica) = &self.nodes[secondary].machine {

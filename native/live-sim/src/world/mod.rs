@@ -9,7 +9,7 @@ mod verify;
 
 use crate::disk::{Disk, Loss};
 use crate::history::{Clock, History, Secured};
-use crate::plan::{geometry, Op, Plan, MILLISECOND};
+use crate::plan::{geometry, Op, Plan, Tuning, MILLISECOND};
 use crate::rng::Rng;
 use mirrord_live_core::fault::Fault;
 use mirrord_live_core::frame::{Class, Frame};
@@ -174,6 +174,8 @@ pub struct World {
     calm_since: Time,
     /// When a write last had a reason to wait in semi-sync.
     window_full: Time,
+    /// When requests last had a reason to wait without limit in semi-sync.
+    excused: Time,
     /// When the mode was last changed from `semi-sync`, in which requests may wait.
     left_semi: Time,
     flip: Flip,
@@ -244,6 +246,7 @@ impl World {
             prefix: Prefix::default(),
             calm_since: 0,
             window_full: 0,
+            excused: 0,
             left_semi: 0,
             flip: Flip::No,
             is_void: false,
@@ -450,8 +453,9 @@ impl World {
                 wants_link = primary.wants_link();
                 let status = primary.status();
                 let is_exchange = matches!(status.state, State::Exchange { .. });
-                let is_needed = is_exchange && primary.hello().lost;
-                if is_needed || matches!(status.state, State::Holding { until: None, .. }) {
+                let is_needed = is_exchange && primary.hello().lost
+                    || matches!(status.state, State::Holding { until: None, .. });
+                if is_needed {
                     needed_peer = self.now;
                 }
                 let is_waited_for = status.state == State::Starting;
@@ -459,7 +463,10 @@ impl World {
                 let stalled = self.nodes[node].stalled_until.min(self.now);
                 let since = needed_peer.max(stalled).max(self.left_semi);
                 let waited = status.oldest.min(self.now - since);
-                let is_late = waited > ANSWER_WITHIN && !self.is_excused(&status);
+                if self.is_excused(&status) {
+                    self.excused = self.now;
+                }
+                let is_late = waited.min(self.now - self.excused) > ANSWER_WITHIN;
                 if let Some(problem) = self.waits_within_window(&status, waited) {
                     late = Some(problem);
                 } else if is_late && !is_waited_for && node == self.primary {
