@@ -5,6 +5,7 @@
 pub mod disk;
 pub mod exhaustive;
 pub mod history;
+mod kinds;
 pub mod plan;
 pub mod rng;
 pub mod shrink;
