@@ -101,7 +101,7 @@ class Catalogue(Snapshots, Watchbook, Verifications):
         )
         return MirrorRow(State(row[0]), bool(row[1]), *row[2:]) if row else None
 
-    def add_mirror(self, mirror_id: str, state: State) -> MirrorRow:
+    def add_mirror(self, mirror_id: str, state: State) -> None:
         """Add a mirror; an existing one is left as it is."""
         self._change(
             "MIRROR:ADD",
@@ -110,9 +110,6 @@ class Catalogue(Snapshots, Watchbook, Verifications):
             state.value,
             clock.now_ns(),
         )
-        row = self.mirror(mirror_id)
-        assert row is not None
-        return row
 
     def adopt(
         self,

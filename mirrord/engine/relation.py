@@ -9,7 +9,6 @@ to detect changes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -106,7 +105,7 @@ def _settle(mirror: Mirror, verb: Verb, there: list[Relationship | None]) -> Non
         return
     _learn(mirror, record, complete=False)
     if agreed:  # otherwise the verb that decides it raises the epoch
-        _write(mirror, record, (mirror.destination, mirror.source), strict=())
+        _write(mirror, record)
 
 
 def _found_here(mirror: Mirror) -> list[Relationship | None]:
@@ -237,7 +236,7 @@ def ensure(mirror: Mirror) -> None:
         record = _wanted(mirror, blank)
         _learn(mirror, record, complete=False)
     assert mirror.relation.known is not None
-    _write(mirror, mirror.relation.known, (mirror.destination, mirror.source), strict=())
+    _write(mirror, mirror.relation.known)
 
 
 def next_epoch(mirror: Mirror) -> int:
@@ -287,28 +286,27 @@ def begin_epoch(
     if turned:
         record = record._replace(source=mirror.definition.destination_site)
     _learn(mirror, record, complete=False)
-    ends = (mirror.destination,) if alone else (mirror.destination, mirror.source)
-    _write(mirror, record, ends, strict=(mirror.destination,))
+    _write(mirror, record, strict=True, alone=alone)
 
 
 def _write(
-    mirror: Mirror, record: Relationship, ends: Sequence[Members], *, strict: Sequence[Members]
+    mirror: Mirror, record: Relationship, *, strict: bool = False, alone: bool = False
 ) -> None:
-    """Write the record at all volumes of these ends. A failure is ignored, since the next verb
-    tries again; at the `strict` ends it is raised.
+    """Write the record at all volumes of both ends; alone: of the destination only. A failure is
+    ignored, since the next verb tries again; strict: one at the destination is raised.
     """
-    complete = True
-    for end in ends:
+    complete = not alone
+    for end in (mirror.destination,) if alone else (mirror.destination, mirror.source):
         for driver in end.drivers:
             try:
                 complete = _write_one(mirror, driver, record) and complete
             except Fenced:
                 raise
             except (MirrordError, OSError):
-                if end in strict:
+                if strict and end is mirror.destination:
                     raise
                 complete = False
-    if complete and mirror.source in ends:
+    if complete:
         _learn(mirror, record)
 
 
