@@ -10,7 +10,6 @@ from mirrord.catalogue.arguments import Arguments
 from mirrord.catalogue.arguments import decode as decode_arguments
 from mirrord.catalogue.arguments import encode as encode_arguments
 from mirrord.catalogue.snapshots import Snapshots, add_snapshot
-from mirrord.catalogue.verifications import Verifications
 from mirrord.catalogue.watchbook import Watchbook
 from mirrord.core.model import Snapshot
 from mirrord.core.pause import PauseReport
@@ -87,7 +86,7 @@ class TransferBegin(NamedTuple):
     pause: PauseReport | None = None
 
 
-class Catalogue(Snapshots, Watchbook, Verifications):
+class Catalogue(Snapshots, Watchbook):
     """The tables of mirrors, and those of its bases."""
 
     # Mirrors

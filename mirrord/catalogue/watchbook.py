@@ -1,4 +1,4 @@
-"""The record of problems: failed attempts and commands, alarms, clock changes."""
+"""The record of problems: failed attempts and commands, alarms, clock changes; verifications."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from typing import Any
 
 from mirrord.catalogue.base import Store
 from mirrord.core.records import AlarmKind, AlarmRecord, AttemptRecord, FailureRecord, Level
+from mirrord.core.verification import Verified, VerifyMode
 from mirrord.system import clock
 
 ATTEMPTS_KEPT = 200  # for each mirror
 ALARMS_KEPT = 200  # for each mirror, and for the host
+VERIFICATIONS_KEPT = 100  # of each mirror, for each mode
+_COLUMNS = "guid, name, at_ns, mode, differences, root"
 
 
 class Watchbook(Store):
-    """The tables `attempt`, `failure`, `alarm` and `host`."""
+    """The tables `attempt`, `failure`, `alarm`, `host` and `verification`."""
 
     def add_attempt(
         self, mirror_id: str, *, verb: str, cause: str, number: int, code: str, error: str
@@ -132,3 +135,27 @@ class Watchbook(Store):
             return
         sql = "INSERT INTO host VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = ?2"
         self._change("HOST:SET", sql, key, json.dumps(value))
+
+    def add_verification(self, mirror_id: str, done: Verified) -> None:
+        """Record a verification; it replaces the one before of the same snapshot."""
+        with self._transaction("VERIFICATION:ADD") as db:
+            db.execute(
+                f"INSERT OR REPLACE INTO verification (mirror_id, {_COLUMNS}) "  # noqa: S608 - own names
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (mirror_id, *done._replace(mode=done.mode.value)),  # type: ignore[arg-type]
+            )
+            db.execute(
+                "DELETE FROM verification WHERE mirror_id = ? AND mode = ? AND rowid <= (SELECT "
+                "rowid FROM verification WHERE mirror_id = ? AND mode = ? ORDER BY rowid DESC "
+                "LIMIT 1 OFFSET ?)",
+                (mirror_id, done.mode.value) * 2 + (VERIFICATIONS_KEPT,),
+            )
+
+    def verifications(self, mirror_id: str) -> list[Verified]:
+        """The last one of each snapshot, newest first."""
+        rows = self._rows(
+            f"SELECT {_COLUMNS} FROM verification WHERE mirror_id = ? "  # noqa: S608 - own names
+            "ORDER BY rowid DESC",
+            mirror_id,
+        )
+        return [Verified(*row)._replace(mode=VerifyMode(row[3])) for row in rows]
