@@ -18,7 +18,6 @@ from mirrord.core.relationship import (
     Fence,
     Intent,
     Relationship,
-    SiteRecord,
     demand_epoch,
     is_same,
     newest,
@@ -156,8 +155,7 @@ def _check_sites(mirror: Mirror, record: Relationship) -> None:
 
 def is_exchanged(mirror: Mirror, record: Relationship) -> bool:
     """Whether each site of the definition has what the record says of the other one."""
-    now = {site.name: tuple(map(str, site.endpoints)) for site in mirror.definition.sites}
-    first, second = record.sites
+    now, (first, second) = dict(direction.site_records(mirror.definition)), record.sites
     return (now.get(first.name), now.get(second.name)) == (second.endpoints, first.endpoints)
 
 
@@ -194,9 +192,9 @@ def _check_members(mirror: Mirror, record: Relationship) -> None:
     """A set is identified by the order of its members: `Refused` when that has changed, or members
     were added or removed. A member may have moved to another endpoint.
     """
-    now = {site.name: list(map(str, site.endpoints)) for site in mirror.definition.sites}
+    now = dict(direction.site_records(mirror.definition))
     for name, before in record.sites:
-        after = now.get(name, list(before))
+        after = now.get(name, before)
         elsewhere = [n for n, one in enumerate(after) if one in before and before[n] != one]
         if len(after) != len(before) or elsewhere:
             raise Refused(
@@ -220,9 +218,7 @@ def _turn(mirror: Mirror, source: str) -> None:
 def _wanted(mirror: Mirror, record: Relationship) -> Relationship:
     """The record as it would be written now: with the definition's names and endpoints."""
     definition = mirror.definition
-    sites = tuple(
-        SiteRecord(site.name, tuple(map(str, site.endpoints))) for site in definition.sites
-    )
+    sites = direction.site_records(definition)
     return record._replace(name=mirror.name, source=definition.source_site, sites=sites)
 
 
