@@ -285,11 +285,10 @@ class Mirror:
         """The table's verdict for `verb` now; raises `Refused` when it is a refusal."""
         row = self.row()
         verdict = judge(row.state, verb, quiesced=row.quiesced)
-        if isinstance(verdict, Refusal | Already) and verb in _BY_STATE:
-            facts = self.destination.facts()
-            if self.reconciled(facts):
-                row = self.row()
-                verdict = judge(row.state, verb, quiesced=row.quiesced)
+        perhaps_not = isinstance(verdict, Refusal | Already) and verb in _BY_STATE
+        if perhaps_not and self.reconciled(self.destination.facts()):
+            row = self.row()
+            verdict = judge(row.state, verb, quiesced=row.quiesced)
         if isinstance(verdict, Refusal):
             raise Refused(
                 f"'{verb.value}' is not possible now",
