@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from mirrord.catalogue.arguments import Arguments
 from mirrord.catalogue.arguments import decode as decode_arguments
 from mirrord.catalogue.arguments import encode as encode_arguments
+from mirrord.catalogue.base import keep_newest
 from mirrord.catalogue.snapshots import Snapshots, add_snapshot
 from mirrord.catalogue.watchbook import Watchbook
 from mirrord.core.model import Snapshot
@@ -315,11 +316,7 @@ class Catalogue(Snapshots, Watchbook):
                     clock.now_ns(),
                 ),
             )
-            db.execute(
-                "DELETE FROM transfer WHERE mirror_id = ? AND rowid <= (SELECT rowid FROM transfer "
-                "WHERE mirror_id = ? ORDER BY rowid DESC LIMIT 1 OFFSET ?)",
-                (mirror_id, mirror_id, TRANSFERS_KEPT),
-            )
+            keep_newest(db, "transfer", TRANSFERS_KEPT, mirror_id=mirror_id)
             known = {
                 "transfer": begun.id,
                 "guid": snapshot.guid,
@@ -406,8 +403,4 @@ def _add_event(db: sqlite3.Connection, mirror_id: str, level: str, text: str) ->
         "INSERT INTO event (mirror_id, at_ns, level, text) VALUES (?, ?, ?, ?)",
         (mirror_id, clock.now_ns(), level, text),
     )
-    db.execute(
-        "DELETE FROM event WHERE mirror_id = ? AND id <= (SELECT id FROM event "
-        "WHERE mirror_id = ? ORDER BY id DESC LIMIT 1 OFFSET ?)",
-        (mirror_id, mirror_id, EVENTS_KEPT),
-    )
+    keep_newest(db, "event", EVENTS_KEPT, mirror_id=mirror_id)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from mirrord.catalogue.base import Store
+from mirrord.catalogue.base import Store, keep_newest
 from mirrord.core.records import AlarmKind, AlarmRecord, AttemptRecord, FailureRecord, Level
 from mirrord.core.verification import Verified, VerifyMode
 from mirrord.system import clock
@@ -30,11 +30,7 @@ class Watchbook(Store):
                 "VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (mirror_id, clock.now_ns(), verb, cause, number, code, error),
             )
-            db.execute(
-                "DELETE FROM attempt WHERE mirror_id = ? AND id <= (SELECT id FROM attempt "
-                "WHERE mirror_id = ? ORDER BY id DESC LIMIT 1 OFFSET ?)",
-                (mirror_id, mirror_id, ATTEMPTS_KEPT),
-            )
+            keep_newest(db, "attempt", ATTEMPTS_KEPT, mirror_id=mirror_id)
 
     def attempts(self, mirror_id: str, *, limit: int) -> list[AttemptRecord]:
         """The last failed attempts, newest first."""
@@ -94,11 +90,7 @@ class Watchbook(Store):
                     "VALUES (?, ?, ?, ?, ?)",
                     (mirror_id, kind, level, text, clock.now_ns()),
                 )
-                db.execute(
-                    "DELETE FROM alarm WHERE mirror_id IS ? AND id <= (SELECT id FROM alarm "
-                    "WHERE mirror_id IS ? ORDER BY id DESC LIMIT 1 OFFSET ?)",
-                    (mirror_id, mirror_id, ALARMS_KEPT),
-                )
+                keep_newest(db, "alarm", ALARMS_KEPT, mirror_id=mirror_id)
 
     def clear_alarm(self, mirror_id: str | None, kind: str) -> None:
         """Record that an alarm is cleared."""
@@ -144,12 +136,8 @@ class Watchbook(Store):
                 "VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (mirror_id, *done._replace(mode=done.mode.value)),  # type: ignore[arg-type]
             )
-            db.execute(
-                "DELETE FROM verification WHERE mirror_id = ? AND mode = ? AND rowid <= (SELECT "
-                "rowid FROM verification WHERE mirror_id = ? AND mode = ? ORDER BY rowid DESC "
-                "LIMIT 1 OFFSET ?)",
-                (mirror_id, done.mode.value) * 2 + (VERIFICATIONS_KEPT,),
-            )
+            mode = done.mode.value
+            keep_newest(db, "verification", VERIFICATIONS_KEPT, mirror_id=mirror_id, mode=mode)
 
     def verifications(self, mirror_id: str) -> list[Verified]:
         """The last one of each snapshot, newest first."""
