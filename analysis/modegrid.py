@@ -4,11 +4,11 @@ policy to compare, and the search for the link that keeps a mirror synchronous.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mirrord.analysis.links import steps
-from mirrord.analysis.modes import PERIOD_S, Link, Outcome, Scenario, simulate
+from mirrord.analysis.modes import Link, Outcome, Scenario, simulate
 from mirrord.analysis.replay import COLUMNS
 from mirrord.core.dynamickeys import DynamicKeys
 from mirrord.core.live import Mode
@@ -55,7 +55,6 @@ class Plan:
     sync_hours: tuple[Span, ...] = ()
     zone: str = "UTC"
     in_sync: float = 0.999
-    period_s: float = PERIOD_S
 
     def scenario(self, keys: DynamicKeys, rate: float) -> Scenario:
         """The policy of this plan on a link."""
@@ -114,12 +113,10 @@ def simulate_all(
             congested = replace(plan, policy="pull-ahead", sync_hours=())
             others = [congested.scenario(*pair) for pair in pairs]
         progress(trace.facts.name, 0, trace.records)
-        found = _simulated(trace, plan, [*scenarios, *others])
+        found = _simulated(trace, [*scenarios, *others])
         progress(trace.facts.name, trace.records, trace.records)
         outcomes, compared = found[: len(scenarios)], found[len(scenarios) :]
-        needed: tuple[float | None, ...] = ()
-        if plan.in_sync and plan.policy == "dynamic":
-            needed = tuple(_Search(trace, plan, outcomes).found())
+        searched = plan.in_sync and plan.policy == "dynamic"
         return Simulated(
             harmless(trace.facts.name),
             trace.facts.date_ns,
@@ -127,56 +124,34 @@ def simulate_all(
             outcomes[0].span_s,
             tuple(outcomes),
             tuple(compared),
-            needed,
+            _needed(trace, plan, outcomes) if searched else (),
         )
 
 
-def _simulated(trace: TraceFile, plan: Plan, scenarios: Sequence[Scenario]) -> list[Outcome]:
-    return simulate(
-        trace.batches(COLUMNS),
-        trace.facts,
-        (trace.first_ns, trace.last_ns),
-        scenarios,
-        period_s=plan.period_s,
-    )
+def _simulated(trace: TraceFile, scenarios: Sequence[Scenario]) -> list[Outcome]:
+    span_ns = trace.first_ns, trace.last_ns
+    return simulate(trace.batches(COLUMNS), trace.facts, span_ns, scenarios)
 
 
-class _Search:
-    """Finds for each maximum latency the slowest step of `links` on which the mirror is synchronous
-    for the wanted share of the time, by bisection: all of them in one pass over the trace.
+def _needed(trace: TraceFile, plan: Plan, known: Sequence[Outcome]) -> tuple[float | None, ...]:
+    """For each maximum latency the slowest step of `links` on which the mirror is synchronous for
+    the wanted share of the time, or None; by bisection, all of them in one pass over the trace.
     """
-
-    def __init__(self, trace: TraceFile, plan: Plan, known: Sequence[Outcome]) -> None:
-        self._trace, self._plan = trace, plan
-        least = max(1.0, known[0].bytes / max(known[0].span_s, 1.0))
-        self._rates = steps(least, _RATE_MAX)
-        # Of each maximum latency: the first step that may be enough, and the first known to be.
-        self._low = [0] * len(plan.keys)
-        self._high = [len(self._rates)] * len(plan.keys)
-        for place, keys in enumerate(plan.keys):
-            if plan.round_trip_s + plan.storage_s > keys.max_lat_s:
-                self._low[place] = len(self._rates)
-
-    def found(self) -> Iterator[float | None]:
-        """For each maximum latency the rate, or None."""
-        while any(low < high for low, high in zip(self._low, self._high, strict=True)):
-            self._halve()
-        for high in self._high:
-            yield self._rates[high] if high < len(self._rates) else None
-
-    def _halve(self) -> None:
-        tried = {
-            place: (self._low[place] + self._high[place]) // 2
-            for place in range(len(self._plan.keys))
-            if self._low[place] < self._high[place]
-        }
-        scenarios = [
-            self._plan.scenario(self._plan.keys[place], self._rates[step])
-            for place, step in tried.items()
-        ]
-        outcomes = _simulated(self._trace, self._plan, scenarios)
+    rates = steps(max(1.0, known[0].bytes / max(known[0].span_s, 1.0)), _RATE_MAX)
+    # Of each maximum latency: the first step that may be enough, and the first known to be.
+    least_s = plan.round_trip_s + plan.storage_s
+    low = [len(rates) if least_s > keys.max_lat_s else 0 for keys in plan.keys]
+    high = [len(rates)] * len(plan.keys)
+    while tried := {
+        place: (first + last) // 2
+        for place, (first, last) in enumerate(zip(low, high, strict=True))
+        if first < last
+    }:
+        scenarios = [plan.scenario(plan.keys[place], rates[step]) for place, step in tried.items()]
+        outcomes = _simulated(trace, scenarios)
         for (place, step), outcome in zip(tried.items(), outcomes, strict=True):
-            if outcome.share(Mode.SYNC) >= self._plan.in_sync:
-                self._high[place] = step
+            if outcome.share(Mode.SYNC) >= plan.in_sync:
+                high[place] = step
             else:
-                self._low[place] = step + 1
+                low[place] = step + 1
+    return tuple(rates[step] if step < len(rates) else None for step in high)

@@ -122,15 +122,13 @@ def simulate(
     facts: Facts,
     span_ns: tuple[int, int],
     scenarios: Sequence[Scenario],
-    *,
-    period_s: float = PERIOD_S,
 ) -> list[Outcome]:
     """Simulate these scenarios on a trace whose records are ordered by time, in one pass.
 
     span_ns: first and last time of the trace. `Refused` when it has no writes, `Damaged` when
     records are out of order or have impossible ranges.
     """
-    runs = [_Run(each, facts, span_ns, period_s) for each in scenarios]
+    runs = [_Run(each, facts, span_ns) for each in scenarios]
     for batch in read_ahead(batches):
         if len(batch):
             columns = [np.ascontiguousarray(getattr(batch, name)).data for name in COLUMNS]
@@ -146,7 +144,6 @@ class _Run:
     scenario: Scenario
     facts: Facts
     span_ns: tuple[int, int]
-    period_s: float
     mode: Mode = Mode.SYNC
     decisions: int = 0
     mode_ns: dict[Mode, int] = field(default_factory=lambda: dict.fromkeys(MODES, 0))
@@ -160,7 +157,7 @@ class _Run:
             storage_ns + round(link.round_trip_s * NS),
             storage_ns,
             round(self.scenario.late_s * NS),
-            max(1, round(self.period_s * NS)),
+            round(PERIOD_S * NS),
         )
         self.epoch_ns = epoch_of(self.facts, first_ns)
         self.memory = self.scenario.policy.begin()

@@ -14,7 +14,7 @@ import abc
 import json
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple
 
 from mirrord.core.errors import PartLost, TransferFailed
@@ -100,55 +100,44 @@ class TreeSendStream(SendStream):
         self, manifest: Manifest, begin: Callable[[Member], SendStream], *, piece_bytes: int = 0
     ) -> None:
         super().__init__()
-        self._piece_bytes = piece_bytes
-        self._buffer = bytearray()
-        self._begin = begin
-        self._left = deque(one for one in manifest.members if not one.done)
-        text = manifest.text().encode()
-        self._ready: deque[bytes | memoryview] = deque([MAGIC, _LENGTH.pack(len(text)), text])
-        self._current: SendStream | None = None
-        self._ended = False
+        self._frames = self._made(manifest, begin, piece_bytes)
 
     def read(self) -> bytes | memoryview:
         """See `SendStream.read`."""
-        if not self._ready:
-            self._next()
-        return self._ready.popleft() if self._ready else b""
+        return next(self._frames, b"")
 
-    def _next(self) -> None:
-        if self._current is None and self._left:
-            self._current = self._begin(self._left.popleft())
-            self._current.waiting = self.waiting
-        if self._current is None:
-            if not self._ended:
-                self._ended = True
-                self._ready.append(_LENGTH.pack(_END))
-            return
-        piece = self._piece(self._current)
-        if piece:
-            self._ready.extend((_LENGTH.pack(len(piece)), piece))
-            return
-        self._current.close()
-        self._current = None
-        self._ready.append(_MEMBER_END)
-
-    def _piece(self, current: SendStream) -> bytes | memoryview:
-        if not self._piece_bytes:
-            return current.read()
-        while len(self._buffer) < self._piece_bytes and (more := current.read()):
-            self._buffer += more
-        piece = bytes(self._buffer[: self._piece_bytes])
-        del self._buffer[: self._piece_bytes]
-        return piece
+    def _made(
+        self, manifest: Manifest, begin: Callable[[Member], SendStream], piece_bytes: int
+    ) -> Generator[bytes | memoryview, None, None]:
+        text = manifest.text().encode()
+        yield from (MAGIC, _LENGTH.pack(len(text)), text)
+        for member in manifest.members:
+            if member.done:
+                continue
+            with begin(member) as stream:
+                stream.waiting = self.waiting
+                for piece in _pieces(stream, piece_bytes):
+                    yield from (_LENGTH.pack(len(piece)), piece)
+            yield _MEMBER_END
+        yield _LENGTH.pack(_END)
 
     def close(self) -> None:
         """See `SendStream.close`."""
-        self._left.clear()
-        self._ready.clear()
-        self._ended = True
-        current, self._current = self._current, None
-        if current is not None:
-            current.close()
+        self._frames.close()
+
+
+def _pieces(stream: SendStream, size: int) -> Iterator[bytes | memoryview]:
+    buffer = bytearray()
+    while chunk := stream.read():
+        if not size:
+            yield chunk
+            continue
+        buffer += chunk
+        while len(buffer) >= size:
+            yield bytes(buffer[:size])
+            del buffer[:size]
+    if buffer:
+        yield bytes(buffer)
 
 
 class Parts(NamedTuple):

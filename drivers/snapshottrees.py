@@ -289,7 +289,7 @@ class TreeStore:
     def remove(self) -> None:
         """Delete all trees: the volume is no longer a destination."""
         self.end()
-        for path in self._folder.iterdir() if self._folder.is_dir() else ():
+        for path in files.paths_in(self._folder):
             files.remove_file("VERIFY:REMOVE", path)
 
     def nodes(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
 from mirrord.core.model import Staging
@@ -59,12 +58,7 @@ class _Stream(abc.ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
 

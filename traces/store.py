@@ -16,7 +16,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -295,13 +294,8 @@ class TraceWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
+    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
+        if error is None:
             self.close()
         else:
             self.discard()
@@ -368,9 +362,7 @@ class TraceWriter:
         """Remove the temporary file; an existing trace is unchanged."""
         writer, self._writer = self._writer, None
         if writer is not None:
-            try:
+            with suppress(OSError, pa.ArrowException):  # a full disk: it is removed anyway
                 writer.close()
-            except (OSError, pa.ArrowException):
-                pass  # for example a full disk: the file is removed anyway
         with suppress(OSError):  # there may be no such folder
             self.beside.unlink()

@@ -176,10 +176,11 @@ def _grid(seen: Seen) -> list[Finding]:
 def _times(seen: Seen, format_name: str) -> list[Finding]:
     found = []
     if seen.backward:
+        times = "once" if seen.backward == 1 else f"{seen.backward:,} times"
         found.append(
             Finding(
                 "unsorted",
-                f"time goes back {_times_words(seen.backward)}, by up to "
+                f"time goes back {times}, by up to "
                 f"{format_duration(seen.backward_max_ns / 1e9)}: import sorts the records",
             )
         )
@@ -196,10 +197,6 @@ def _times(seen: Seen, format_name: str) -> list[Finding]:
             )
         )
     return found
-
-
-def _times_words(count: int) -> str:
-    return "once" if count == 1 else f"{count:,} times"
 
 
 def _bursts(seen: Seen) -> list[Finding]:

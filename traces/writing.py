@@ -20,7 +20,7 @@ from mirrord.system import files
 from mirrord.traces.batches import rows
 from mirrord.traces.formats.base import FILETIME_EPOCH_NS
 from mirrord.traces.model import Batch, Facts, Op
-from mirrord.traces.store import trace_errors
+from mirrord.traces.store import beside, trace_errors
 
 _NAMES = {int(op): op.name.lower() for op in Op}
 _ENDINGS = {
@@ -125,19 +125,19 @@ def write_text(batches: Iterable[Batch], facts: Facts, target: str | Path, kind:
 @contextmanager
 def _beside(target: Path) -> Iterator[IO[bytes]]:
     """A file that is written under a temporary name and renamed when it is complete."""
-    beside = target.with_name(f".{target.name}.{os.getpid()}.new")
+    new = beside(target)
     with trace_errors(target):
         if target.is_dir():
             raise IsADirectoryError
         try:
-            with beside.open("wb") as raw:
+            with new.open("wb") as raw:
                 with _compressing(raw, target.suffix) as out:
                     yield out
                 raw.flush()
                 os.fsync(raw.fileno())
-            files.rename("TRACE:CONVERT:RENAME", beside, target)
+            files.rename("TRACE:CONVERT:RENAME", new, target)
         finally:
-            beside.unlink(missing_ok=True)
+            new.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ def described(plot: Plot) -> dict[str, Any]:
     if plot.reference is not None:
         data += _reference(plot.reference)
     data += [_bars(bars, plot) for bars in plot.bars]
-    data += [_line(line, plot) for line in plot.lines]
+    data += map(_line, plot.lines)
     return {"data": data, "layout": _layout(plot)}
 
 
@@ -113,12 +113,12 @@ def _short(name: str) -> str:
     return escape(name, quote=False)
 
 
-def _hover(plot: Plot, name: str, labelled: bool) -> str:
+def _hover(name: str, labelled: bool) -> str:
     where = "%{customdata}" if labelled else "%{x}"
     return f"<b>{escape(name, quote=False)}</b><br>{where}<br>%{{y:,.4~g}}<extra></extra>"
 
 
-def _line(line: Line, plot: Plot) -> dict[str, Any]:
+def _line(line: Line) -> dict[str, Any]:
     tone = "@ink" if line.strong else "@quiet" if line.tone < 0 else f"@s{line.tone}"
     mode = "+".join(
         word
@@ -137,7 +137,7 @@ def _line(line: Line, plot: Plot) -> dict[str, Any]:
                  "shape": "hv" if line.steps else "linear"},
         "marker": {"color": tone, "size": 15 if line.big else 8,
                    "symbol": MARKERS[line.tone % len(MARKERS)]},
-        "hovertemplate": _hover(plot, line.name, bool(line.labels)),
+        "hovertemplate": _hover(line.name, bool(line.labels)),
     }  # fmt: skip
     if line.big:
         made["marker"].update({"symbol": "star", "line": {"color": "@ink", "width": 1}})
@@ -163,7 +163,7 @@ def _bars(bars: Bars, plot: Plot) -> dict[str, Any]:
         "y": list(bars.values),
         "customdata": [escape(n, quote=False) for n in plot.x.names],
         "marker": {"color": "@quiet" if bars.tone < 0 else f"@s{bars.tone}"},
-        "hovertemplate": _hover(plot, bars.name, True),
+        "hovertemplate": _hover(bars.name, True),
     }
 
 

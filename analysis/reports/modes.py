@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from mirrord.analysis.modegrid import Plan, Simulated
-from mirrord.analysis.modes import MODES, Outcome
+from mirrord.analysis.modes import MODES, PERIOD_S, Outcome
 from mirrord.analysis.reports.common import (
     MBIT,
     MIB,
@@ -60,7 +60,7 @@ def report(found: Sequence[Simulated], plan: Plan) -> Report:
         "Modes of a live mirror",
         tuple(line for each in found for line in _conclusions(each, plan)),
         tuple(sections),
-        _method(plan),
+        _method(),
         _document(found, plan),
         tuple(line for each in found for line in _warnings(each)),
         assumptions=(_assumed(plan),),
@@ -74,7 +74,7 @@ def _assumed(plan: Plan) -> str:
     keys = plan.keys[0]
     text = (
         f"{_ms(plan.round_trip_s)} round trip, {_ms(plan.storage_s)} for a write on the storage of "
-        f"either end, decisions every {_ms(plan.period_s)}; in flight for "
+        f"either end, decisions every {_ms(PERIOD_S)}; in flight for "
         f"pull-ahead: {fill}"
     )
     if plan.policy == "dynamic":
@@ -97,7 +97,7 @@ def _percent(share: float) -> str:
 
 
 def _conclusions(each: Simulated, plan: Plan) -> Iterator[str]:
-    if each.span_s < plan.period_s:
+    if each.span_s < PERIOD_S:
         yield f"{each.name}: the trace lasts only a moment: too short to judge modes."
         return
     for place, outcome in enumerate(each.outcomes):
@@ -300,13 +300,13 @@ def _lag(each: Simulated, plan: Plan) -> Plot:
     )
 
 
-def _method(plan: Plan) -> tuple[str, ...]:
+def _method() -> tuple[str, ...]:
     return (
         "Each write of the trace arrives at its recorded time, whatever the earlier ones waited "
         "for. The link sends writes in order at its rate; the replica acknowledges a write one "
         "round trip and its storage's latency after the last byte. A write is answered when local "
         "storage has it and the mode admits it (docs/modes.md).",
-        f"The policy decides every {_ms(plan.period_s)}. A write is late when it is answered after "
+        f"The policy decides every {_ms(PERIOD_S)}. A write is late when it is answered after "
         "more than the maximum latency.",
         "Lag: answered writes that the replica does not show. While changes are only tracked, it "
         "shows the state before. Expected loss is the mean over time; the exposure factor is the "

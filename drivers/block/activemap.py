@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 from mirrord.core.errors import Damaged, InvariantError, IoFailed
@@ -73,20 +74,18 @@ def cut_files(directory: Path, root: Root) -> Iterator[str]:
 def _is_used(directory: Path, root: Root, segment: SegmentMap, number: int) -> bool:
     """Whether an image has blocks in a segment from that number on."""
     first = max(0, number)
-    store = BlockStore(directory, writable=False)
-    try:
+    chunks = range(first // CHUNK_BITS, -(-segment.high // CHUNK_BITS))
+    with closing(BlockStore(directory, writable=False)) as store:
         view = MapView(store, root)
-        for chunk in range(first // CHUNK_BITS, -(-segment.high // CHUNK_BITS)):
-            bits = view.bits(segment.segment, chunk)
-            if bits >> max(0, first - chunk * CHUNK_BITS):
-                return True
-    except Damaged:
-        return True  # its map is among what is lost
-    except IoFailed:
-        return False  # a reader of the data gets the error
-    finally:
-        store.close()
-    return False
+        try:
+            return any(
+                view.bits(segment.segment, chunk) >> max(0, first - chunk * CHUNK_BITS)
+                for chunk in chunks
+            )
+        except Damaged:
+            return True  # its map is among what is lost
+        except IoFailed:
+            return False  # a reader of the data gets the error
 
 
 def held_bits(views: Iterable[MapView], segment: int, chunk: int) -> int:

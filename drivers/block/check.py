@@ -138,9 +138,11 @@ class _Image:
             if level == 1 and payload_is_data:
                 self._data(words)
                 continue
-            for slot in range(FANOUT):
-                if words[2 * slot]:
-                    pending.append((level - 1, Pointer(words[2 * slot], words[2 * slot + 1])))
+            pending.extend(
+                (level - 1, Pointer(words[2 * slot], words[2 * slot + 1]))
+                for slot in range(FANOUT)
+                if words[2 * slot]
+            )
 
     def _data(self, words: array[int]) -> None:
         for begin, end in pointer_runs(words[0::2]):

@@ -282,7 +282,7 @@ class BlockDriver(Trees, FileRecords, Driver, Clones):
             if done is None and (state is None or not state.complete):
                 raise staging_missing(str(self), transfer_id)
             with self._managed("committing an update") as volume:
-                done = self._commit(volume, transfer_id, done or self._staged(volume, state), show)
+                done = self._commit(volume, done or self._staged(volume, state), show)
         staging.remove("BLOCK:COMMIT:CLEAN", self._path, transfer_id)
         return done.snapshot()
 
@@ -489,7 +489,7 @@ class BlockDriver(Trees, FileRecords, Driver, Clones):
             self._intact_base(volume.record, state.base)
         return replace(state.entry, received=True, transfer=state.transfer_id)
 
-    def _commit(self, volume: Volume, transfer_id: str, entry: Entry, show: bool) -> Entry:
+    def _commit(self, volume: Volume, entry: Entry, show: bool) -> Entry:
         def switch(old: RootRecord) -> RootRecord:
             if old.entry(entry.guid) is None:
                 old = old.with_snapshot(entry)

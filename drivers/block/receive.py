@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from mirrord.core.errors import MIRROR, Damaged, Refused, TransferFailed
 from mirrord.core.model import SnapshotKind, Staging
@@ -109,22 +110,15 @@ class BlockReceiver(Receiver):
         except Damaged as error:
             # The received data cannot be completed by resuming from a checkpoint.
             self._failed = True
-            self._unkept_bytes = 0
-            self._keep(replace(self._state, next_address=0, received_bytes=0))
+            self._next_address = self._stream_bytes = self._unkept_bytes = 0
+            self._keep()
             raise stream_damaged(
                 self._where,
                 f"the received data is not what was announced: {error}",
                 also=" If that fails, too, the source is damaged: 'mirrord volume check' there "
                 "names the blocks.",
             ) from error
-        self._keep(
-            replace(
-                self._state,
-                complete=True,
-                next_address=self._next_address,
-                received_bytes=self._stream_bytes,
-            )
-        )
+        self._keep(complete=True)
         return self._state.staging()
 
     def close(self) -> None:
@@ -187,15 +181,7 @@ class BlockReceiver(Receiver):
         if start != self._state.next_address:
             self._stream_bytes = 0
         self._next_address = start
-        self._keep(
-            replace(
-                self._state,
-                entry=entry,
-                complete=False,
-                next_address=start,
-                received_bytes=self._stream_bytes,
-            )
-        )
+        self._keep(entry=entry, complete=False)
 
     def _blocks_arrived(self, body: memoryview, runs: int, blocks: int) -> None:
         table = list(RUN.iter_unpack(body[: runs * RUN.size]))
@@ -235,13 +221,7 @@ class BlockReceiver(Receiver):
         """Make the blocks durable first, then the record that refers to them."""
         self._sync()
         self._unkept_bytes = 0
-        self._keep(
-            replace(
-                self._state,
-                next_address=self._next_address,
-                received_bytes=self._stream_bytes,
-            )
-        )
+        self._keep()
 
     def _sync(self) -> None:
         """Make the blocks durable. After a failure the kernel may have dropped them, and the next
@@ -253,7 +233,14 @@ class BlockReceiver(Receiver):
             self._failed = self._unsynced = True
             raise
 
-    def _keep(self, state: StagingRecord) -> None:
+    def _keep(self, **changes: Any) -> None:
+        """Record the position of the stream, and these changes."""
+        state = replace(
+            self._state,
+            next_address=self._next_address,
+            received_bytes=self._stream_bytes,
+            **changes,
+        )
         staging.store("BLOCK:RECEIVE:STATE", self._path, state)
         self._state = state
 

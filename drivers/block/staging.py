@@ -112,8 +112,7 @@ def received(path: Path, guid: str) -> Entry | None:
 
 def transfer_ids(path: Path) -> list[str]:
     """The transfers that have a staging folder."""
-    place = path / _FOLDER
-    return sorted(one.name for one in place.iterdir()) if place.is_dir() else []
+    return files.names_in(path / _FOLDER)
 
 
 def remove(op: str, path: Path, transfer_id: str) -> None:

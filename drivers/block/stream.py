@@ -67,34 +67,34 @@ class BlockSendStream(SendStream):
         self, path: Path, volume: str, base: Entry | None, entry: Entry, start: int
     ) -> None:
         self._store = BlockStore(path, writable=False)
-        self._head: bytes | None = head_frame(volume, base.guid if base else None, entry, start)
-        runs = added_runs(self._store, base.root if base else None, entry.root)
-        self._frames = frames_of(runs_from(runs, start))
-        self._checksum = StreamChecksum()
-        self._blocks = 0
-        self._ended = False
+        self._frames = self._made(volume, base, entry, start)
         self._closed = False
 
     def read(self) -> bytes | memoryview:
         """The next frame."""
         if self._closed:
             raise TransferFailed("the stream was closed", where=self._store.where)
-        if self._ended:
-            return b""
-        if self._head is not None:
-            head, self._head = self._head, None
-            self._checksum.update(head[: HEADER.size])
-            return head
-        runs = next(self._frames, None)
-        if runs is None:
-            self._ended = True
-            return done_frame(self._blocks, self._checksum.hexdigest())
-        return self._frame(runs)
+        return next(self._frames, b"")
 
     def close(self) -> None:
         """Close the data files."""
         self._closed = True
         self._store.close()
+
+    def _made(
+        self, volume: str, base: Entry | None, entry: Entry, start: int
+    ) -> Iterator[bytes | memoryview]:
+        checksum, blocks = StreamChecksum(), 0
+        head = head_frame(volume, base.guid if base else None, entry, start)
+        checksum.update(head[: HEADER.size])
+        yield head
+        added = added_runs(self._store, base.root if base else None, entry.root)
+        for runs in frames_of(runs_from(added, start)):
+            frame = self._frame(runs)
+            checksum.update(frame[: HEADER.size])
+            blocks += sum(count for _, count in runs)
+            yield frame
+        yield done_frame(blocks, checksum.hexdigest())
 
     def _frame(self, runs: list[Run]) -> memoryview:
         blocks = sum(count for _, count in runs)
@@ -108,8 +108,6 @@ class BlockSendStream(SendStream):
             at += count * BLOCK_BYTES
         checksum = sum_of(frame[HEADER.size :])
         HEADER.pack_into(frame, 0, RUNS, len(runs), blocks, 0, checksum)
-        self._checksum.update(frame[: HEADER.size])
-        self._blocks += blocks
         return frame
 
 

@@ -142,8 +142,14 @@ class RadixTree:
 
     def addresses(self) -> Iterator[int]:
         """The addresses of all stored nodes and payload blocks; an unchanged tree only."""
-        for _level, _index, pointer in walk(self.store, self.root, self.height):
+        pending = [(self.height, self.root)] if self.root.address else []
+        while pending:
+            level, pointer = pending.pop()
             yield pointer.address
+            if level:
+                words = array("Q", self.store.node(*pointer))
+                children = map(Pointer, words[0::2], words[1::2])
+                pending.extend((level - 1, child) for child in children if child.address)
 
     def _point(self, level: int, index: int, address: int, checksum: int) -> None:
         if level == self.height:
@@ -151,20 +157,6 @@ class RadixTree:
         else:
             parent = self.changed[(level + 1, index >> 8)]
             POINTER.pack_into(parent, (index & 255) * POINTER_BYTES, address, checksum)
-
-
-def walk(store: BlockStore, root: Pointer, height: int) -> Iterator[tuple[int, int, Pointer]]:
-    """All pointers of a tree: (level, index, pointer), parents first, level 0 not read."""
-    pending = [(height, 0, root)] if root.address else []
-    while pending:
-        level, index, pointer = pending.pop()
-        yield level, index, pointer
-        if level:
-            words = array("Q", store.node(*pointer))
-            for slot in range(FANOUT - 1, -1, -1):
-                if words[2 * slot]:
-                    child = Pointer(words[2 * slot], words[2 * slot + 1])
-                    pending.append((level - 1, index << 8 | slot, child))
 
 
 def differences(
@@ -182,15 +174,7 @@ def differences(
         level, index, was, now = pending.pop()
         if was == now and (level <= min(old[1], new[1]) or not was.address):
             continue
-        if level > old[1] or level > new[1]:
-            yield (
-                level,
-                index,
-                was if level <= old[1] else HOLE,
-                now if level <= new[1] else HOLE,
-            )
-        else:
-            yield level, index, was, now
+        yield level, index, was if level <= old[1] else HOLE, now if level <= new[1] else HOLE
         if level > stop_level:
             children = zip(
                 _children(store, was, virtual=level > old[1]),

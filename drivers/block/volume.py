@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from mirrord.core.errors import MIRROR, Busy, Damaged, NoSpace, Refused, UsageError
@@ -118,13 +117,12 @@ class Volume:
 
     @classmethod
     @contextmanager
-    def managed(cls, path: str | Path, purpose: str) -> Iterator[Volume]:
+    def managed(cls, path: Path, purpose: str) -> Iterator[Volume]:
         """A volume of any role, to change its record: the one open in this process, or a new one.
 
         Waits for writers in other processes; then `Busy`.
         """
-        path = Path(path)
-        shared = _open_volumes.get(os.path.realpath(path))
+        shared = open_volume(path)
         if shared is not None:
             with shared.mutex:
                 yield shared
@@ -136,12 +134,11 @@ class Volume:
             volume._release()
 
     @classmethod
-    def freeze(cls, path: str | Path) -> Volume:
+    def freeze(cls, path: Path) -> Volume:
         """Flush the live volume, and block all writes until `thaw` is called or this process ends.
         In this process `managed` still works. `Busy` when another process has the volume open for
         writing; `Refused` for a mirror.
         """
-        path = Path(path)
         shared = open_volume(path)
         volume = shared or cls._manage(path, writerlock.FREEZING, _PATIENCE_S)
         try:
@@ -180,7 +177,7 @@ class Volume:
             if self.frozen:
                 return  # the lock is needed until the thaw
             self.writable = False
-            if _open_volumes.get(os.path.realpath(self.path)) is self:
+            if open_volume(self.path) is self:
                 del _open_volumes[os.path.realpath(self.path)]
             self.store.close()
             self._locked.close()
@@ -189,12 +186,7 @@ class Volume:
         """The volume itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
         """Close it; after an error, unflushed writes are discarded."""
         if error is None:
             self.close()
@@ -211,7 +203,7 @@ class Volume:
     def read(self, offset: int, length: int) -> bytes:
         """Bytes of the live content (for a mirror: of what it shows). `Damaged`."""
         with self.mutex:
-            self._check_range(offset, length, self.size_bytes)
+            self._check_range(offset, length)
             if length == 0:
                 return b""
             while True:
@@ -233,7 +225,7 @@ class Volume:
         with self.mutex:
             view = memoryview(data).cast("B")
             self._check_writable()
-            self._check_range(offset, len(view), self.size_bytes)
+            self._check_range(offset, len(view))
             with self._reverting():
                 while view:
                     skip = offset % BLOCK_BYTES
@@ -255,7 +247,7 @@ class Volume:
         """Make a range read as zeroes and free its blocks. Errors as for `write`."""
         with self.mutex:
             self._check_writable()
-            self._check_range(offset, length, self.size_bytes)
+            self._check_range(offset, length)
             end = offset + length
             first, last = -(-offset // BLOCK_BYTES), end // BLOCK_BYTES
             if end == self.size_bytes:
@@ -449,12 +441,12 @@ class Volume:
         if not self.writable:
             raise Refused("the volume is open read-only", where=str(self.path))
 
-    def _check_range(self, offset: int, length: int, size_bytes: int) -> None:
-        if offset < 0 or length < 0 or offset + length > size_bytes:
+    def _check_range(self, offset: int, length: int) -> None:
+        if offset < 0 or length < 0 or offset + length > self.size_bytes:
             raise UsageError(
                 f"{length} bytes at offset {offset} are outside the volume",
                 where=str(self.path),
-                why=f"it has {size_bytes} bytes",
+                why=f"it has {self.size_bytes} bytes",
             )
 
 
@@ -465,7 +457,7 @@ def write_first_record(path: Path, record: RootRecord) -> None:
     rootrecord.store("BLOCK:CREATE:ROOT", path, record, urgent=True)
 
 
-def open_volume(path: str | Path) -> Volume | None:
+def open_volume(path: Path) -> Volume | None:
     """This process's writable volume at `path`, if there is one."""
     return _open_volumes.get(os.path.realpath(path))
 

@@ -130,7 +130,7 @@ def remove(place: Layout, tree: Path) -> None:
 def discard(folder: Path) -> None:
     """Delete the folder of trees that are not complete, or no longer needed."""
     inside = folder / layout.TREE
-    for path in sorted(inside.iterdir()) if inside.is_dir() else ():
+    for path in files.paths_in(inside):
         if subvolume.is_subvolume(path):
             # (The kernel refuses to delete one that has another mirror's store in it.)
             subvolume.delete_all("BTRFS:NESTED:DISCARD", path, store.nested_names(path))
@@ -140,10 +140,10 @@ def discard(folder: Path) -> None:
         files.remove_directory("BTRFS:NESTED:DISCARD", path)
 
 
-def inner_parts(one: SnapshotEntry) -> list[str]:
-    """The paths of the nested subvolumes that belong to what was set aside."""
-    ours = {uuid for uuid, _last in layout.read_parts(one.folder / layout.PARTS).values()}
-    every = subvolume.below_with_info(one.path) if ours else ()
+def inner_parts(record: Path, volume: Path) -> list[str]:
+    """The paths of the nested subvolumes that belong to a volume, by its record."""
+    ours = {uuid for uuid, _last in layout.read_parts(record).values()}
+    every = subvolume.below_with_info(volume) if ours else ()
     return [path for path, info in every if info.uuid in ours]
 
 
@@ -152,7 +152,7 @@ def delete_snapshot(place: Layout, one: SnapshotEntry, where: str) -> None:
     nested subvolumes that belong to it.
     """
     steps.reached("BTRFS:NESTED:DELETE")
-    parts = inner_parts(one)
+    parts = inner_parts(one.folder / layout.PARTS, one.path)
     store.demand_deletable(place, one, where, parts)
     remove(place, one.folder / layout.TREE)
     store.remove(place, one, parts)

@@ -183,7 +183,7 @@ def remove(op: str, path: Path) -> None:
         return
     deleted = False
     folder = path / "snapshots"
-    for one in folder.iterdir() if folder.is_dir() else ():
+    for one in files.paths_in(folder):
         subvolume.delete(op, one)
         deleted = True
     for name in ("record", layout.RECORD):

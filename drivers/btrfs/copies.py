@@ -66,7 +66,7 @@ def end(place: Layout, parts: Callable[[Path], list[str]] = lambda _path: []) ->
     if path is not None:
         ours = parts(path)
         # (Also what is in a store: one of these may be the source of another mirror.)
-        nested = [name for name, _id in subvolume.below(path) if name not in ours]
+        nested = [name for name in subvolume.below(path) if name not in ours]
         if nested:
             raise Refused(
                 f"the copy contains the subvolume '{nested[0]}'",

@@ -49,7 +49,7 @@ class Parts:
         """Whether a volume that was set aside certainly has nothing but the content of `target`: no
         subvolume is in it, not even in the store of another mirror.
         """
-        return not any(True for _ in subvolume.below(volume)) and unchanged(volume, target)
+        return not any(subvolume.below(volume)) and unchanged(volume, target)
 
     def delete(self, wrapper: Path) -> None:
         """Delete a folder with a volume that was set aside and is superfluous."""
@@ -194,7 +194,7 @@ def _move_to_swap(place: Layout, name: str) -> None:
 
 def _set_aside_folders(place: Layout) -> list[Path]:
     """The folders of formerly live volumes that have not been kept or deleted yet."""
-    found = sorted(place.swap.iterdir()) if place.swap.is_dir() else []
+    found = files.paths_in(place.swap)
     return [path for path in found if path.is_dir() and not subvolume.is_subvolume(path)]
 
 
@@ -218,7 +218,7 @@ def _keep_set_aside(
             continue
         # A read-only subvolume cannot be renamed into another folder; a folder with one can.
         files.rename("BTRFS:ROLLBACK:KEEP", wrapper, place.diverged / wrapper.name)
-    kept = os.listdir(place.diverged) if place.diverged.is_dir() else []
+    kept = files.names_in(place.diverged)
     return max((name for name in kept if _has_name(name, keep_as)), default=None)
 
 

@@ -12,7 +12,7 @@ import functools
 import os
 import shlex
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import ParamSpec, Protocol, TypeVar
 
@@ -139,22 +139,21 @@ def send(
     pipe: int,
     *,
     parent_root: int,
-    clone_sources: Sequence[int],
+    shared: bool,
     flags: int,
     version: int,
 ) -> None:
     """BTRFS_IOC_SEND: write the stream of an open read-only subvolume to `pipe`; blocks.
 
-    parent_root, clone_sources: subvolume ids; parent 0: a full stream. The calling thread must
-    have its signals blocked: a signal makes the kernel start the stream again.
+    parent_root: the id of the base, 0 for a full stream. shared: clone data from it. The calling
+    thread must have its signals blocked: a signal makes the kernel start the stream again.
     """
-    sources = (ctypes.c_uint64 * max(1, len(clone_sources)))(*clone_sources)
     if version > 1:
         flags |= SEND_VERSION
     arguments = _SendArguments(
         send_fd=pipe,
-        clone_sources_count=len(clone_sources),
-        clone_sources=ctypes.cast(sources, ctypes.POINTER(ctypes.c_uint64)),
+        clone_sources_count=1 if shared else 0,
+        clone_sources=ctypes.pointer(ctypes.c_uint64(parent_root)),
         parent_root=parent_root,
         flags=flags,
         version=version if version > 1 else 0,

@@ -305,7 +305,7 @@ def transfer_file(place: Layout, transfer_id: str, where: str) -> Path:
 def transfers(place: Layout) -> dict[str, Manifest]:
     """The members of the unfinished transfers; `Damaged`."""
     folder, found = place.inner.store / "transfers", {}
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+    for path in files.paths_in(folder):
         if path.suffix == ".json" and not path.name.startswith("."):
             try:
                 found[path.stem] = parse(path.read_text(encoding="ascii"))
@@ -327,7 +327,7 @@ def sweep(place: Layout, name: str = "") -> None:
     needed = {member.guid for members in lists for member in members}
     needed.update(m.guid for each in transfers(place).values() for m in each.members)
     folder = place.inner.snapshots
-    for left in folder.glob(f"*/{layout.MEMBERS}") if folder.is_dir() else ():
+    for left in folder.glob(f"*/{layout.MEMBERS}"):
         files.remove_file("BTRFS:NESTED:SWEEP", left)  # of a snapshot that was not completed
     for one in store.kept(place.inner):
         own = f"{one.path.name}.".startswith(f"{name}.") if name else False

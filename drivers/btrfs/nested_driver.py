@@ -13,6 +13,7 @@ The root represents the volume: it has the guid of a snapshot, the role, the rec
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 from collections.abc import Sequence
 from typing import ClassVar
@@ -199,11 +200,12 @@ class NestedDriver(BtrfsDriver):
                 ]
             encoded = self._version() > 1
             found.append(walk.delta(older, newer, live=live, states=states, encoded=encoded))
+        counts = [one.states[1:] for one in found if one.states is not None]
         return Delta(
             base,
             incremental,
             walk.BLOCK_BYTES,
-            walk.block_states(place.store, *_sums(found)) if states else None,
+            walk.block_states(place.store, counts) if states else None,
             sum(one.added_bytes for one in found),
             sum(one.send_bytes for one in found),
             all(one.exact for one in found),
@@ -331,18 +333,12 @@ class NestedDriver(BtrfsDriver):
     def begin_test(self, place: str = "") -> VolumeFacts:
         """See `Driver.begin_test`."""
         here = self._mirror_place()
-        parts = nested_live.CopyParts(here, str(self))
-        return NestedDriver(str(copies.begin(here, place, str(self), parts.make))).facts()
+        make = functools.partial(nested_live.make_copy, here, str(self))
+        return NestedDriver(str(copies.begin(here, place, str(self), make))).facts()
 
     @guarded
     def end_test(self) -> bool:
         """See `Driver.end_test`."""
         place = self._place()
-        return copies.end(place, nested_live.CopyParts(place, str(self)).of)
-
-
-def _sums(every: list[Delta]) -> tuple[int, int, int]:
-    """(unchanged, deleted, added) blocks."""
-    counts = [one.states[1:] for one in every if one.states is not None]
-    unchanged, deleted, added = map(sum, zip(*counts, strict=True))
-    return unchanged, deleted, added
+        parts = functools.partial(assemble.inner_parts, nested_live.copy_file(place))
+        return copies.end(place, parts)

@@ -50,7 +50,7 @@ class NestedParts(failover.Parts):
     def unchanged(self, volume: Path, target: SnapshotEntry) -> bool:
         """See `Parts.unchanged`: nor has it anything that is not mirrored, even another's store."""
         found = self._found(volume)
-        if set(found.members) != {path for path, _id in subvolume.below(volume)}:
+        if set(found.members) != set(subvolume.below(volume)):
             return False
         return unchanged(self._place, volume, found, target, self._where)
 
@@ -59,28 +59,19 @@ class NestedParts(failover.Parts):
         assemble.remove(self._place, wrapper)
 
 
-class CopyParts:
-    """The writable copy of what a destination shows (copies.py), with its nested subvolumes."""
-
-    def __init__(self, place: Layout, where: str) -> None:
-        self._place, self._where = place, where
-
-    def make(self, shown: SnapshotEntry, path: Path) -> None:
-        """Assemble it, list what is nested in it, and move it to its path."""
-        folder = assemble.begun(self._place)
-        tree = folder / layout.TREE / path.name
-        try:
-            assemble.make(self._place, shown, tree, self._where)
-            made = nested.find(tree).members
-            layout.write_parts("BTRFS:COPY:PARTS", copy_file(self._place), made)
-            files.rename("BTRFS:COPY:PLACE", tree, path)
-        finally:
-            assemble.discard(folder)
-
-    def of(self, copy: Path) -> list[str]:
-        """Where they are in the copy now."""
-        ours = {uuid for uuid, _last in layout.read_parts(copy_file(self._place)).values()}
-        return [path for path, info in subvolume.below_with_info(copy) if info.uuid in ours]
+def make_copy(place: Layout, where: str, shown: SnapshotEntry, path: Path) -> None:
+    """Assemble the writable copy of what a destination shows (copies.py), list what is nested in
+    it, and move it to its path.
+    """
+    folder = assemble.begun(place)
+    tree = folder / layout.TREE / path.name
+    try:
+        assemble.make(place, shown, tree, where)
+        made = nested.find(tree).members
+        layout.write_parts("BTRFS:COPY:PARTS", copy_file(place), made)
+        files.rename("BTRFS:COPY:PLACE", tree, path)
+    finally:
+        assemble.discard(folder)
 
 
 def copy_file(place: Layout) -> Path:

@@ -186,7 +186,7 @@ def discard(place: Layout, transfer_id: str, where: str) -> None:
     staging.discard(place, transfer_id, where)
     inner = place.inner
     for folder in (inner.staging, inner.checkpoints):
-        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        for path in files.paths_in(folder):
             if path.name.rpartition(".")[0] == transfer_id:
                 staging.discard(inner, path.name, where)
     record = nested.transfer_file(place, transfer_id, where)

@@ -49,7 +49,7 @@ def begin(place: Layout, guid: str, where: str) -> None:
 
 def discard(place: Layout) -> None:
     """Remove a copy that was not finished."""
-    for wrapper in place.repair.iterdir() if place.repair.is_dir() else ():
+    for wrapper in files.paths_in(place.repair):
         if subvolume.is_subvolume(wrapper / wrapper.name):
             subvolume.delete("BTRFS:REPAIR:DISCARD", wrapper / wrapper.name)
         files.remove_folder("BTRFS:REPAIR:DISCARD", wrapper)
@@ -57,7 +57,7 @@ def discard(place: Layout) -> None:
 
 def _copy(place: Layout, where: str) -> Path:
     """The prepared copy."""
-    for wrapper in place.repair.iterdir() if place.repair.is_dir() else ():
+    for wrapper in files.paths_in(place.repair):
         if subvolume.is_subvolume(wrapper / wrapper.name):
             return wrapper / wrapper.name
     raise Refused("no repair has been begun", where=where)
@@ -124,8 +124,11 @@ def finish(
     damaged = store.shown(place)
     if damaged is None or guid not in (damaged.snapshot.guid, damaged.info.guid):
         raise Refused("the destination shows another snapshot now", where=where)
-    begun = place.repair.is_dir() and os.listdir(place.repair)
-    if not begun and damaged.wrapper is not None and _MARK in damaged.wrapper.name:
+    if (
+        not files.names_in(place.repair)
+        and damaged.wrapper is not None
+        and _MARK in damaged.wrapper.name
+    ):
         return  # it was finished before
     copy = _copy(place, where)
     uuid, _, transaction = guid.partition(":")
@@ -153,8 +156,7 @@ def finish(
 
 def settle(place: Layout) -> None:
     """Where a snapshot and its repaired copy exist, show the copy and delete the other one."""
-    names = os.listdir(place.snapshots) if place.snapshots.is_dir() else []
-    for name in sorted(name for name in names if _MARK in name):
+    for name in [name for name in files.names_in(place.snapshots) if _MARK in name]:
         repaired = store.in_wrapper(place, place.snapshots / name, SnapshotKind.REFERENCE)
         if repaired is None or not repaired.snapshot.intact:
             continue

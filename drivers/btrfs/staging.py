@@ -55,7 +55,7 @@ def discard(place: Layout, transfer_id: str, where: str) -> None:
 
 def discard_all(place: Layout) -> None:
     """Remove all that transfers have left."""
-    for folder in place.staging.iterdir() if place.staging.is_dir() else ():
+    for folder in files.paths_in(place.staging):
         remove_staging(folder)
     for kept in checkpoints.held(place).values():
         checkpoints.remove("BTRFS:FORGET:CHECKPOINT", kept.path)
@@ -118,7 +118,7 @@ def _staged_in(folder: Path, record: Record) -> Path | None:
 
 def received(place: Layout, guid: str) -> SnapshotEntry | None:
     """A snapshot that is complete in its staging, and not committed yet."""
-    for folder in place.staging.iterdir() if place.staging.is_dir() else ():
+    for folder in files.paths_in(place.staging):
         with contextlib.suppress(Damaged):
             record = layout.read_record(folder)
             if record is None or record.snapshot.guid != guid:

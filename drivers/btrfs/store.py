@@ -142,16 +142,16 @@ def shown(place: Layout) -> SnapshotEntry | None:
     return in_wrapper(place, place.snapshots / wrapper, SnapshotKind.REFERENCE)
 
 
-def delete(place: Layout, one: SnapshotEntry, where: str, parts: Collection[str] = ()) -> None:
-    """Delete a snapshot of the store and its folder; durable. parts: the paths of the nested
-    subvolumes that belong to it.
-    """
-    demand_deletable(place, one, where, parts)
-    remove(place, one, parts)
+def delete(place: Layout, one: SnapshotEntry, where: str) -> None:
+    """Delete a snapshot of the store and its folder; durable."""
+    demand_deletable(place, one, where)
+    remove(place, one)
 
 
 def remove(place: Layout, one: SnapshotEntry, parts: Collection[str] = ()) -> None:
-    """The same for a snapshot that passed `demand_deletable`."""
+    """The same for a snapshot that passed `demand_deletable`. parts: the paths of the nested
+    subvolumes that belong to it.
+    """
     subvolume.delete_all("BTRFS:DELETE:SUBVOLUME", one.path, parts)
     sweep(place)
     if place.live:  # do not force out users' writes that are in memory
@@ -205,7 +205,7 @@ def demand_deletable(
     guids = {one.snapshot.guid, one.info.guid}
     pinned = snapshottrees.pinned(place.verify, pinfiles.load(place.pins))
     demand_free(pinned, guids, one.snapshot.name, where)
-    nested = [name for name, _id in subvolume.below(one.path) if name not in parts]
+    nested = [name for name in subvolume.below(one.path) if name not in parts]
     if nested:
         raise Refused(
             f"'{one.snapshot.name}' contains the nested subvolume '{nested[0]}'",
@@ -220,7 +220,7 @@ def demand_deletable(
 def sweep(place: Layout) -> None:
     """Remove the folders of deleted snapshots, and make the deletions durable."""
     for folder in (place.snapshots, place.diverged):
-        for name in os.listdir(folder) if folder.is_dir() else ():
+        for name in files.names_in(folder):
             wrapper = f"{folder}/{name}"
             if not subvolume.is_subvolume(f"{wrapper}/{name}"):
                 tree = f"{wrapper}/{layout.TREE}"
@@ -236,7 +236,7 @@ def sweep(place: Layout) -> None:
 
 def nested_names(path: Path, *, limit: int | None = None) -> list[str]:
     """Paths of (at most `limit`) subvolumes inside the one at `path`, without our own store."""
-    theirs = (name for name, _ in subvolume.below(path) if layout.STORE not in name.split("/"))
+    theirs = (name for name in subvolume.below(path) if layout.STORE not in name.split("/"))
     return list(itertools.islice(theirs, limit))
 
 

@@ -13,7 +13,7 @@ import fcntl
 import os
 import signal
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -43,14 +43,14 @@ class Sending(NamedTuple):
     """What is sent.
 
     path: of the read-only subvolume. parent_root: id of the base, 0 for a full stream.
-    clone_sources: ids of subvolumes that the receiver also has. rewrite_ctransid: announce this
-    transaction instead of the subvolume's own, because a received snapshot passes on its original
-    identity, not its local one.
+    shared: the receiver also has the base, so that data can be cloned from it. rewrite_ctransid:
+    announce this transaction instead of the subvolume's own, because a received snapshot passes on
+    its original identity, not its local one.
     """
 
     path: Path
     parent_root: int = 0
-    clone_sources: Sequence[int] = ()
+    shared: bool = False
     flags: int = 0
     version: int = 1
     rewrite_ctransid: int | None = None
@@ -123,7 +123,7 @@ class BtrfsSendStream(SendStream):
                 subvolume,
                 writing,
                 parent_root=sending.parent_root,
-                clone_sources=sending.clone_sources,
+                shared=sending.shared,
                 flags=sending.flags,
                 version=sending.version,
             )

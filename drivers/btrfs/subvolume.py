@@ -221,7 +221,7 @@ def delete_all(op: str, path: str | Path, nested: Collection[str] | None = None)
     """Delete a subvolume with those nested in it, the inner ones first. nested: their paths; None:
     all that there are. (The kernel does not delete one that contains others.)
     """
-    inner = (name for name, _id in below(path)) if nested is None else nested
+    inner = below(path) if nested is None else nested
     every = sorted([*inner, ""], key=lambda one: one.split("/") if one else [])
     if len(every) > 1:
         for one in every:  # nothing can be removed from what is read-only
@@ -266,15 +266,15 @@ def set_read_only(op: str, path: str | Path, read_only: bool = True) -> None:
     btrfsutil.set_subvolume_read_only(os.fspath(path), read_only)
 
 
-def below(path: str | Path) -> Iterator[tuple[str, int]]:
-    """(relative path, id) of all subvolumes below the subvolume at `path`; needs root."""
+def below(path: str | Path) -> Iterator[str]:
+    """The relative paths of all subvolumes below the subvolume at `path`; needs root."""
     # A descriptor: an iterator created from a path never closes it (btrfsutil 6.12).
     with (
         opened(path, os.O_DIRECTORY) as folder,
         btrfsutil.SubvolumeIterator(folder) as found,
     ):
-        for name, number in found:
-            yield os.fsdecode(name), number
+        for name, _id in found:
+            yield os.fsdecode(name)
 
 
 def below_with_info(path: str | Path) -> Iterator[tuple[str, Info]]:

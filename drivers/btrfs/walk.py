@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,8 +50,8 @@ def delta(
         new = _Tree(descriptor, incremental.info.id, newer_than, encoded)
         if base is not None and full:
             old = _Tree(descriptor, base.info.id, 0, encoded)
-            unchanged, deleted, added = _compared(old, new)
-            counts = (unchanged, deleted, added)
+            counts = _compared(old, new)
+            added = counts[2]
             send_bytes = BtrfsExtents(0, encoded).send_bytes + added * BLOCK_BYTES
             if lineal:  # read the newer leaves again, to count the metadata overhead
                 newest = base.info.newest_generation
@@ -63,7 +63,7 @@ def delta(
         base=base.snapshot.guid if base else None,
         incremental=incremental.snapshot.guid,
         block_size=BLOCK_BYTES,
-        states=block_states(incremental.path, *counts) if states else None,
+        states=block_states(incremental.path, [counts]) if states else None,
         added_bytes=added * BLOCK_BYTES,
         send_bytes=send_bytes,
         changes=changes,
@@ -103,7 +103,10 @@ class _Tree:
 def _compared(old: _Tree, new: _Tree) -> tuple[int, int, int]:
     """(unchanged, deleted, added) blocks."""
     parts = max(old.first.parts, new.first.parts)
-    counts = (old.part(part, parts).compare(new.part(part, parts)) for part in range(parts))
+    return _sums(old.part(part, parts).compare(new.part(part, parts)) for part in range(parts))
+
+
+def _sums(counts: Iterable[tuple[int, int, int]]) -> tuple[int, int, int]:
     unchanged, deleted, added = map(sum, zip(*counts, strict=True))
     return unchanged, deleted, added
 
@@ -144,8 +147,9 @@ def _lineal(live: subvolume.Info | None, base: SnapshotEntry, incremental: Snaps
     )
 
 
-def block_states(path: Path, unchanged: int, deleted: int, added: int) -> BlockStates:
-    """These counts, and how many other blocks the file system has."""
+def block_states(path: Path, counts: Iterable[tuple[int, int, int]]) -> BlockStates:
+    """The sums of these counts, and how many other blocks the file system has."""
+    unchanged, deleted, added = _sums(counts)
     size = os.statvfs(path)
     total = size.f_blocks * size.f_frsize // BLOCK_BYTES
     unused = max(0, total - unchanged - deleted - added)
@@ -187,7 +191,7 @@ def _collected(base: SnapshotEntry | None, incremental: SnapshotEntry, where: st
     sending = Sending(
         incremental.path,
         parent_root=base.info.id if base else 0,
-        clone_sources=[base.info.id] if base else [],
+        shared=base is not None,
         flags=ioctl.SEND_NO_FILE_DATA,
     )
     collected = BtrfsChanges()
@@ -212,7 +216,7 @@ def stream_of(
     sending = Sending(
         newer.path,
         parent_root=older.info.id if older else 0,
-        clone_sources=[older.info.id] if older and shared else [],
+        shared=shared,
         flags=ioctl.SEND_COMPRESSED if version > 1 else 0,
         version=version,
         rewrite_ctransid=newer.info.stransid if newer.info.received_uuid else None,

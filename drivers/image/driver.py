@@ -184,7 +184,8 @@ class ImageDriver(Driver, Live):
 
     def _check_image(self, setup: LiveSetup) -> None:
         found = self.image_facts()
-        if found.size_bytes is None and not setup.primary and not self._is_device():
+        is_device = self.location.startswith("/dev/")
+        if found.size_bytes is None and not setup.primary and not is_device:
             path = Path(self.location)
             if not path.parent.is_dir():
                 raise NotFound(
@@ -207,9 +208,6 @@ class ImageDriver(Driver, Live):
         # Also where records of this mirror are left: after a break it is the only copy of its data.
         if not setup.primary and not found.blank:
             raise image_not_empty(str(self))
-
-    def _is_device(self) -> bool:
-        return self.location.startswith("/dev/")
 
     def live_start(self, link: str, peer: str) -> LiveStatus:
         """See `Live.live_start`."""

@@ -309,15 +309,8 @@ def at_path(address: str) -> Path | None:
 
 def remove_socket(address: str) -> None:
     """Remove the socket that the process left at an address; one that a program uses stays."""
-    path = at_path(address)
-    if path is None or not path.is_socket():
-        return
-    try:
-        sockets.connected(path, timeout_s=_ANSWER_S).close()
-    except ConnectionRefusedError:
-        path.unlink(missing_ok=True)
-    except OSError:
-        pass  # there is none, or another program's does not answer at once
+    if path := at_path(address):
+        sockets.remove_abandoned(path, timeout_s=_ANSWER_S)
 
 
 def check_address(address: str) -> None:

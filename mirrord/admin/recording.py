@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mirrord.config.hosts import Hosts
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import Aborted, MirrordError, UsageError
 from mirrord.core.model import Role, VolumeFacts
 from mirrord.drivers.contract import Capability, Driver
 from mirrord.drivers.refusals import not_live
 from mirrord.drivers.registry import open_driver
-from mirrord.engine.endpoints import remote_driver
 from mirrord.engine.recording import Pace, Recorded, Recorder
 from mirrord.engine.recording_journal import Journal, clean_up, journal
 from mirrord.link.links import Links
@@ -73,7 +73,7 @@ def record(what: str, wanted: Wanted, tell: Tell, note: Callable[[str], None]) -
 def _opened(links: Links, text: str) -> Driver:
     endpoint = parse_endpoint(text, what="volume")
     if endpoint.host:
-        return remote_driver(endpoint, paths.standard(), links)
+        return links.driver(endpoint, Hosts(paths.standard().hosts))
     return open_driver(endpoint)
 
 

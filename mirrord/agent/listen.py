@@ -88,7 +88,7 @@ def _bound(path: Path) -> Iterator[socket.socket]:
                 # Others may start an agent here, too.
                 if not locks.lock_within(folder, _STARTING_S):
                     raise OSError(errno.EADDRINUSE, "another program begins to listen there")
-                _remove_abandoned(path)
+                sockets.remove_abandoned(path, timeout_s=1)
                 sockets.bind(made, path)
                 made.listen(64)
                 made.settimeout(_LOOK_S)
@@ -110,18 +110,6 @@ def _bound(path: Path) -> Iterator[socket.socket]:
             with suppress(FileNotFoundError):
                 if os.path.samestat(own, path.lstat()):
                     path.unlink()
-
-
-def _remove_abandoned(path: Path) -> None:
-    """Remove a socket at which nobody listens: its program was killed."""
-    if not path.is_socket():
-        return
-    try:
-        sockets.connected(path, timeout_s=1).close()
-    except ConnectionRefusedError:
-        path.unlink(missing_ok=True)
-    except OSError:
-        return  # it is in use
 
 
 def serve_tls(address: tuple[str, int], paths: Paths, *, compress: str = "auto") -> None:

@@ -25,8 +25,7 @@ from mirrord.drivers.contract import Capability, Clones, Driver, Pool, clones_of
 from mirrord.drivers.live import Live, live_of
 from mirrord.drivers.streams import CHUNK_BYTES_MAX, Receiver, SendStream
 from mirrord.drivers.verification import Verification, verification_of
-from mirrord.link.exchange import Exchange
-from mirrord.link.streams import Incoming
+from mirrord.link.exchange import Exchange, Incoming
 from mirrord.system.explain import explained
 from mirrord.system.paths import standard
 from mirrord.wire.methods import METHODS, Method, Opened, PeerLock, PeerPause, Right

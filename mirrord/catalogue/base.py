@@ -194,6 +194,16 @@ class Store:
             raise self._explained(error) from error
 
 
+def keep_newest(db: sqlite3.Connection, table: str, most: int, **values: str | None) -> None:
+    """Of the rows with these values, delete all but the newest."""
+    having = " AND ".join(f"{column} IS ?" for column in values)
+    db.execute(
+        f"DELETE FROM {table} WHERE {having} AND rowid <= (SELECT rowid FROM {table} "  # noqa: S608 - own names
+        f"WHERE {having} ORDER BY rowid DESC LIMIT 1 OFFSET ?)",
+        (*values.values(), *values.values(), most),
+    )
+
+
 def _statements(script: str) -> Iterator[str]:
     statement = ""
     for line in script.splitlines(keepends=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from mirrord.catalogue.base import Store
 from mirrord.core.model import Snapshot, SnapshotKind
@@ -70,13 +70,14 @@ class Snapshots(Store):
         """Make a snapshot of the mirror that of one of these, which deletes it at the source then;
         nothing when none of them is known here.
         """
-        with self._transaction("SNAPSHOT:HAND-OVER") as db:
-            db.execute(
-                "UPDATE OR IGNORE snapshot SET mirror_id = mirror.id FROM mirror "
-                "WHERE mirror_id = ? AND guid = ? AND mirror.id IN "
-                "(SELECT value FROM json_each(?))",
-                (mirror_id, guid, json.dumps(sorted(to))),
-            )
+        self._change(
+            "SNAPSHOT:HAND-OVER",
+            "UPDATE OR IGNORE snapshot SET mirror_id = mirror.id FROM mirror "
+            "WHERE mirror_id = ? AND guid = ? AND mirror.id IN (SELECT value FROM json_each(?))",
+            mirror_id,
+            guid,
+            json.dumps(sorted(to)),
+        )
 
     def bases_of_others(self, mirror_id: str) -> set[str]:
         """Which of this mirror's snapshots are among the newest two of another mirror."""
@@ -90,13 +91,14 @@ class Snapshots(Store):
         )
         return {guid for (guid,) in rows}
 
-    def remove_snapshots(self, mirror_id: str, guids: list[str]) -> None:
-        """Remove snapshots that no longer exist."""
-        if guids:
+    def keep_snapshots(self, mirror_id: str, left: Set[str]) -> None:
+        """Remove all of this mirror's but these: they no longer exist."""
+        gone = self.snapshots(mirror_id).keys() - left
+        if gone:
             with self._transaction("SNAPSHOT:REMOVE") as db:
                 db.executemany(
                     "DELETE FROM snapshot WHERE mirror_id = ? AND guid = ?",
-                    [(mirror_id, guid) for guid in guids],
+                    [(mirror_id, guid) for guid in gone],
                 )
 
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from mirrord.catalogue.arguments import Arguments
 from mirrord.catalogue.arguments import decode as decode_arguments
 from mirrord.catalogue.arguments import encode as encode_arguments
+from mirrord.catalogue.base import keep_newest
 from mirrord.catalogue.snapshots import Snapshots, add_snapshot
-from mirrord.catalogue.verifications import Verifications
 from mirrord.catalogue.watchbook import Watchbook
 from mirrord.core.model import Snapshot
 from mirrord.core.pause import PauseReport
@@ -87,7 +87,7 @@ class TransferBegin(NamedTuple):
     pause: PauseReport | None = None
 
 
-class Catalogue(Snapshots, Watchbook, Verifications):
+class Catalogue(Snapshots, Watchbook):
     """The tables of mirrors, and those of its bases."""
 
     # Mirrors
@@ -101,7 +101,7 @@ class Catalogue(Snapshots, Watchbook, Verifications):
         )
         return MirrorRow(State(row[0]), bool(row[1]), *row[2:]) if row else None
 
-    def add_mirror(self, mirror_id: str, state: State) -> MirrorRow:
+    def add_mirror(self, mirror_id: str, state: State) -> None:
         """Add a mirror; an existing one is left as it is."""
         self._change(
             "MIRROR:ADD",
@@ -110,9 +110,6 @@ class Catalogue(Snapshots, Watchbook, Verifications):
             state.value,
             clock.now_ns(),
         )
-        row = self.mirror(mirror_id)
-        assert row is not None
-        return row
 
     def adopt(
         self,
@@ -319,11 +316,7 @@ class Catalogue(Snapshots, Watchbook, Verifications):
                     clock.now_ns(),
                 ),
             )
-            db.execute(
-                "DELETE FROM transfer WHERE mirror_id = ? AND rowid <= (SELECT rowid FROM transfer "
-                "WHERE mirror_id = ? ORDER BY rowid DESC LIMIT 1 OFFSET ?)",
-                (mirror_id, mirror_id, TRANSFERS_KEPT),
-            )
+            keep_newest(db, "transfer", TRANSFERS_KEPT, mirror_id=mirror_id)
             known = {
                 "transfer": begun.id,
                 "guid": snapshot.guid,
@@ -410,8 +403,4 @@ def _add_event(db: sqlite3.Connection, mirror_id: str, level: str, text: str) ->
         "INSERT INTO event (mirror_id, at_ns, level, text) VALUES (?, ?, ?, ?)",
         (mirror_id, clock.now_ns(), level, text),
     )
-    db.execute(
-        "DELETE FROM event WHERE mirror_id = ? AND id <= (SELECT id FROM event "
-        "WHERE mirror_id = ? ORDER BY id DESC LIMIT 1 OFFSET ?)",
-        (mirror_id, mirror_id, EVENTS_KEPT),
-    )
+    keep_newest(db, "event", EVENTS_KEPT, mirror_id=mirror_id)

@@ -1,4 +1,4 @@
-"""The record of problems: failed attempts and commands, alarms, clock changes."""
+"""The record of problems: failed attempts and commands, alarms, clock changes; verifications."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from mirrord.catalogue.base import Store
+from mirrord.catalogue.base import Store, keep_newest
 from mirrord.core.records import AlarmKind, AlarmRecord, AttemptRecord, FailureRecord, Level
+from mirrord.core.verification import Verified, VerifyMode
 from mirrord.system import clock
 
 ATTEMPTS_KEPT = 200  # for each mirror
 ALARMS_KEPT = 200  # for each mirror, and for the host
+VERIFICATIONS_KEPT = 100  # of each mirror, for each mode
+_COLUMNS = "guid, name, at_ns, mode, differences, root"
 
 
 class Watchbook(Store):
-    """The tables `attempt`, `failure`, `alarm` and `host`."""
+    """The tables `attempt`, `failure`, `alarm`, `host` and `verification`."""
 
     def add_attempt(
         self, mirror_id: str, *, verb: str, cause: str, number: int, code: str, error: str
@@ -27,11 +30,7 @@ class Watchbook(Store):
                 "VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (mirror_id, clock.now_ns(), verb, cause, number, code, error),
             )
-            db.execute(
-                "DELETE FROM attempt WHERE mirror_id = ? AND id <= (SELECT id FROM attempt "
-                "WHERE mirror_id = ? ORDER BY id DESC LIMIT 1 OFFSET ?)",
-                (mirror_id, mirror_id, ATTEMPTS_KEPT),
-            )
+            keep_newest(db, "attempt", ATTEMPTS_KEPT, mirror_id=mirror_id)
 
     def attempts(self, mirror_id: str, *, limit: int) -> list[AttemptRecord]:
         """The last failed attempts, newest first."""
@@ -91,11 +90,7 @@ class Watchbook(Store):
                     "VALUES (?, ?, ?, ?, ?)",
                     (mirror_id, kind, level, text, clock.now_ns()),
                 )
-                db.execute(
-                    "DELETE FROM alarm WHERE mirror_id IS ? AND id <= (SELECT id FROM alarm "
-                    "WHERE mirror_id IS ? ORDER BY id DESC LIMIT 1 OFFSET ?)",
-                    (mirror_id, mirror_id, ALARMS_KEPT),
-                )
+                keep_newest(db, "alarm", ALARMS_KEPT, mirror_id=mirror_id)
 
     def clear_alarm(self, mirror_id: str | None, kind: str) -> None:
         """Record that an alarm is cleared."""
@@ -132,3 +127,23 @@ class Watchbook(Store):
             return
         sql = "INSERT INTO host VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = ?2"
         self._change("HOST:SET", sql, key, json.dumps(value))
+
+    def add_verification(self, mirror_id: str, done: Verified) -> None:
+        """Record a verification; it replaces the one before of the same snapshot."""
+        with self._transaction("VERIFICATION:ADD") as db:
+            db.execute(
+                f"INSERT OR REPLACE INTO verification (mirror_id, {_COLUMNS}) "  # noqa: S608 - own names
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (mirror_id, *done._replace(mode=done.mode.value)),  # type: ignore[arg-type]
+            )
+            mode = done.mode.value
+            keep_newest(db, "verification", VERIFICATIONS_KEPT, mirror_id=mirror_id, mode=mode)
+
+    def verifications(self, mirror_id: str) -> list[Verified]:
+        """The last one of each snapshot, newest first."""
+        rows = self._rows(
+            f"SELECT {_COLUMNS} FROM verification WHERE mirror_id = ? "  # noqa: S608 - own names
+            "ORDER BY rowid DESC",
+            mirror_id,
+        )
+        return [Verified(*row)._replace(mode=VerifyMode(row[3])) for row in rows]

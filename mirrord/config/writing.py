@@ -61,9 +61,11 @@ def render(definition: Definition) -> str:
         lines.append("# When updates run (docs/schedules.md).")
         rules = timing.rules[0] if len(timing.rules) == 1 else timing.rules
         lines.append(f"schedule = {_value(rules)}")
-        for key in ("zone", "jitter", "windows", "blackouts"):
-            if found := getattr(timing, key):
-                lines.append(f"{key} = {_value(found)}")
+        lines += [
+            f"{key} = {_value(found)}"
+            for key in ("zone", "jitter", "windows", "blackouts")
+            if (found := getattr(timing, key))
+        ]
         lines.append("")
     if definition.promise.rpo_s is not None:
         lines += [

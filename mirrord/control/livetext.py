@@ -84,11 +84,10 @@ def window(reading: LiveReading | None) -> str:
 
 def latencies(primary: LiveStatus) -> str:
     """Percentiles of the last seconds, local and for the client."""
-    shares = "/".join(map(str, (50, 95, 99)))
     local, mirrored = (
         "/".join(map(format_us, found)) for found in (primary.local_us, primary.mirrored_us)
     )
-    return f"local {local}, mirrored {mirrored} ({shares} %)"
+    return f"local {local}, mirrored {mirrored} (50/95/99 %)"
 
 
 def rates(before: LiveReading, now: LiveReading) -> str:

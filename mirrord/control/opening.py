@@ -173,9 +173,9 @@ class Opener:
         """The driver of an endpoint, wherever that is."""
         if not endpoint.host:
             return self.shared.drivers.open(endpoint)
-        from mirrord.engine.endpoints import remote_driver
+        from mirrord.config.hosts import Hosts
 
-        return remote_driver(endpoint, self.paths, self.shared.links)
+        return self.shared.links.driver(endpoint, Hosts(self.paths.hosts))
 
     @contextmanager
     def attached(self, endpoint: Endpoint) -> Iterator[Driver]:

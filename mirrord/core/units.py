@@ -116,10 +116,10 @@ def format_duration(duration_s: float) -> str:
     return " ".join(part for part in parts if not part.startswith("0 ")) or "0 s"
 
 
-def format_few(names: Sequence[str], shown: int = 3) -> str:
+def format_few(names: Sequence[str]) -> str:
     """The first of them, and how many more there are: `a, b, c and 2 more`."""
-    rest = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + rest
+    rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + rest
 
 
 def format_us(microseconds: int) -> str:

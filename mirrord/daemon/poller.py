@@ -54,9 +54,8 @@ class Poller:
         idle = self._probed_s.keys() - self._scheduler.queue.running.keys() - self._probing
         live = {name for name in idle if mirrors[name].definition.is_live}
         due = [name for name in live if now_s - self._probed_s[name] >= _LIVE_EVERY_S]
-        for name in sorted(idle - live, key=self._probed_s.__getitem__)[:share]:
-            if now_s - self._probed_s[name] >= _PROBE_EVERY_S:
-                due.append(name)
+        oldest = sorted(idle - live, key=self._probed_s.__getitem__)[:share]
+        due += [name for name in oldest if now_s - self._probed_s[name] >= _PROBE_EVERY_S]
         for name in due:
             self._probed_s[name] = now_s
             self._background(self._probe(name))

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from threading import Event
 
 from mirrord.core.errors import Busy, ConfigError, LinkLost, NotFound, Unreachable
@@ -76,7 +77,9 @@ class Steering:
         if not definition.is_live or (is_fixed and definition.policy != Mode.SEMI_SYNC.value):
             return
         if name not in self._steered:
-            decider = None if is_fixed else _decider(definition, zone)
+            keys, window = definition.policy_keys, definition.window
+            make = partial(open_policy, definition.policy, keys, window=window, zone=zone)
+            decider = None if is_fixed else Decider(make)
             self._steered[name] = _Steered(definition, zone, decider, Event())
         if name in self._running:
             return
@@ -157,11 +160,3 @@ class Steering:
         finally:
             self._running.discard(name)
             self._watching.discard(name)
-
-
-def _decider(definition: Definition, zone: str) -> Decider:
-    return Decider(
-        lambda: open_policy(
-            definition.policy, definition.policy_keys, window=definition.window, zone=zone
-        )
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from mirrord.catalogue.store import Catalogue, Confirmed, TransferBegin
 from mirrord.core import names
@@ -67,13 +68,9 @@ def prepare(
     A rebuilt catalogue may count from an older number, so a name may be in use: then the next one
     is tried.
     """
-    moment_ns = clock.now_ns()
+    name = partial(names.snapshot_name, mirror_id, clock.now_ns())
     for _ in range(_NAME_TRIES):
-        arguments = catalogue.begin(
-            mirror_id,
-            verb.value,
-            name=lambda sequence: names.snapshot_name(mirror_id, moment_ns, sequence),
-        )
+        arguments = catalogue.begin(mirror_id, verb.value, name=name)
         snapshot = take(arguments.name)
         if snapshot.guid not in there:
             return snapshot, arguments.sequence

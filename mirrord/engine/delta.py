@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from mirrord.core import names
 from mirrord.core.errors import NotFound
 from mirrord.core.model import Delta, Snapshot
@@ -33,18 +36,25 @@ def delta(
         if incremental is None:
             check_descent(mirror, here, {one.guid for one in mirror.destination.snapshots()})
         first = _named(mirror, here, base) if base else _next_base(mirror, here)
+        before = first.guid if first else None
+        compare = partial(mirror.source.delta, before, states=states, files=files)
         if incremental:
-            second = _named(mirror, here, incremental)
-            found = mirror.source.delta(
-                first.guid if first else None, second.guid, states=states, files=files
-            )
+            found = compare(_named(mirror, here, incremental).guid)
         elif pending is not None:
-            found = mirror.source.delta(
-                first.guid if first else None, pending.snapshot.guid, states=states, files=files
-            )
+            found = compare(pending.snapshot.guid)
         else:
-            found = _delta_to_now(mirror, first, states=states, files=files)
-    return _delta_report(mirror, first, found)
+            found = _delta_to_now(mirror, compare)
+    return DeltaReport(
+        name=mirror.name,
+        base=first.name if first else None,
+        block_size=found.block_size,
+        states=found.states,
+        added_bytes=found.added_bytes,
+        send_bytes=found.send_bytes,
+        exact=found.exact,
+        rate_bytes_s=_usual_rate(mirror),
+        changes=found.changes,
+    )
 
 
 def _named(mirror: Mirror, listed: list[Snapshot], wanted: str) -> Snapshot:
@@ -66,34 +76,13 @@ def _next_base(mirror: Mirror, here: list[Snapshot]) -> Snapshot | None:
     return None
 
 
-def _delta_to_now(mirror: Mirror, base: Snapshot | None, *, states: bool, files: bool) -> Delta:
-    moment_ns = clock.now_ns()
-    arguments = mirror.catalogue.begin(
-        mirror.id,
-        "delta",
-        name=lambda sequence: names.snapshot_name(mirror.id, moment_ns, sequence),
-    )
+def _delta_to_now(mirror: Mirror, compare: Callable[[str], Delta]) -> Delta:
+    name = partial(names.snapshot_name, mirror.id, clock.now_ns())
+    arguments = mirror.catalogue.begin(mirror.id, "delta", name=name)
     try:
-        snapshot = mirror.take_snapshot(arguments.name, alone=True)
-        return mirror.source.delta(
-            base.guid if base else None, snapshot.guid, states=states, files=files
-        )
+        return compare(mirror.take_snapshot(arguments.name, alone=True).guid)
     finally:
         recovery.recover(mirror, RuntimeError("delta is done"))
-
-
-def _delta_report(mirror: Mirror, base: Snapshot | None, found: Delta) -> DeltaReport:
-    return DeltaReport(
-        name=mirror.name,
-        base=base.name if base else None,
-        block_size=found.block_size,
-        states=found.states,
-        added_bytes=found.added_bytes,
-        send_bytes=found.send_bytes,
-        exact=found.exact,
-        rate_bytes_s=_usual_rate(mirror),
-        changes=found.changes,
-    )
 
 
 def _usual_rate(mirror: Mirror) -> float | None:

@@ -15,7 +15,7 @@ from mirrord.catalogue.store import Catalogue
 from mirrord.core import names
 from mirrord.core.errors import Diverged, MirrordError, Refused, Unsupported
 from mirrord.core.model import Definition, Endpoint, Role, Snapshot, VolumeFacts
-from mirrord.core.relationship import Relationship, newest
+from mirrord.core.relationship import Relationship, SiteRecord, newest
 from mirrord.drivers.contract import Driver
 from mirrord.engine.members import Members
 from mirrord.system.waiting import LOOK_S
@@ -58,8 +58,14 @@ def source_by(record: Relationship, definition: Definition) -> str:
     if record.source in definition.site_names:
         return record.source
     endpoints = record.site(source=True).endpoints
-    ends = {tuple(map(str, site.endpoints)): site.name for site in definition.sites}
-    return ends.get(endpoints, "")
+    return next((one.name for one in site_records(definition) if one.endpoints == endpoints), "")
+
+
+def site_records(definition: Definition) -> tuple[SiteRecord, ...]:
+    """Its sites as a relationship record has them."""
+    return tuple(
+        SiteRecord(site.name, tuple(map(str, site.endpoints))) for site in definition.sites
+    )
 
 
 def find(definition: Definition, ends: Mapping[str, End]) -> str | None:

@@ -38,8 +38,7 @@ def explain(mirror: Mirror) -> Result:
             f"An interrupted {operation.verb} (phase {operation.phase}) will be recovered by the "
             "next command that changes this mirror."
         )
-    for problem in found.problems:
-        findings.append(f"Problem: {problem}.")
+    findings.extend(f"Problem: {problem}." for problem in found.problems)
     findings.extend(found.reading.notes)
     source_facts, trouble = report.facts_of(mirror.source)
     if trouble:

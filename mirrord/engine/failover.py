@@ -282,13 +282,8 @@ def begin_failback(
     )
     needed = {failback.base.guid} | ({arguments.base} if arguments.base else set())
     pinning.add(mirror, [mirror.destination, mirror.source], needed)
-    moment_ns = clock.now_ns()
-    mirror.catalogue.begin(
-        mirror.id,
-        failback.verb.value,
-        arguments,
-        name=lambda sequence: names.snapshot_name(mirror.id, moment_ns, sequence, diverged=True),
-    )
+    name = partial(names.snapshot_name, mirror.id, clock.now_ns(), diverged=True)
+    mirror.catalogue.begin(mirror.id, failback.verb.value, arguments, name=name)
 
 
 def _plan_resync(mirror: Mirror) -> FailbackPlan:

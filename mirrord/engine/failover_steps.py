@@ -5,6 +5,7 @@ recovery after a crash run the same code. `mirrord.engine.recovery` has the tabl
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
 from typing import NamedTuple
@@ -20,8 +21,9 @@ from mirrord.core.states import Activity, State, Verb
 from mirrord.drivers.contract import Driver
 from mirrord.drivers.refusals import snapshot_missing
 from mirrord.engine import pinning, places, plan, relation
+from mirrord.engine.members import Members
 from mirrord.engine.mirror import Mirror
-from mirrord.engine.ship import legs, ship
+from mirrord.engine.ship import Leg, legs, ship
 from mirrord.system import clock
 
 BROKEN_OFF = "broken off: the destination is now a live volume"
@@ -177,11 +179,7 @@ def _freeze_and_ship(mirror: Mirror, operation: Operation) -> Snapshot | None:
             show=True,
             source=str(mirror.source),
         )
-        mirror.catalogue.begin_transfer(mirror.id, begin)
-        found = legs(mirror.routes(), base, last)
-        outcome = ship(found, begin.id, run=mirror.run, watcher=mirror.watcher)
-        mirror.destination.commit(begin.id, show=True)
-        mirror.catalogue.finish_transfer(begin.id, "done", **outcome.columns())
+        _transfer(mirror, begin, legs(mirror.routes(), base, last), mirror.destination)
     if not all(driver.facts().frozen for driver in mirror.source.drivers):
         raise TransferFailed(
             "the reverse was cancelled",
@@ -281,14 +279,19 @@ def _transfer_back(mirror: Mirror, guid: str, base: str | None, name: str) -> st
     back = [way._replace(sender=way.receiver, receiver=way.sender) for way in mirror.routes()]
     found = legs(back, base, snapshot, held=mirror.source.held(snapshot.name))
     why = "" if base else "the source has no snapshot in common"
-    mirror.catalogue.begin_transfer(
-        mirror.id,
-        TransferBegin(transfer_id, Verb.RESTORE.value, base, why, snapshot, 0, show=True),
-    )
-    outcome = ship(found, transfer_id, run=mirror.run, watcher=mirror.watcher)
-    mirror.source.commit(transfer_id, show=True)
-    mirror.catalogue.finish_transfer(transfer_id, "done", **outcome.columns())
+    begin = TransferBegin(transfer_id, Verb.RESTORE.value, base, why, snapshot, 0, show=True)
+    _transfer(mirror, begin, found, mirror.source)
     return kept
+
+
+def _transfer(
+    mirror: Mirror, begin: TransferBegin, found: Sequence[Leg], receiver: Members
+) -> None:
+    """Ship a set that belongs to a switch to that end, and show it there."""
+    mirror.catalogue.begin_transfer(mirror.id, begin)
+    outcome = ship(found, begin.id, run=mirror.run, watcher=mirror.watcher)
+    receiver.commit(begin.id, show=True)
+    mirror.catalogue.finish_transfer(begin.id, "done", **outcome.columns())
 
 
 def _base_of_returned(mirror: Mirror, guid: str) -> str | None:

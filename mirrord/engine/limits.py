@@ -20,13 +20,15 @@ def _parsed(text: str, zone: str) -> Rates:
     return parse_rates(text, zone=zone)
 
 
+def _at(text: str, zone: str, moment_ns: int) -> float | None:
+    return _parsed(text, zone).at(moment_ns) if text else None
+
+
 def rate_of(definition: Definition, zone: str, moment_ns: int) -> int:
     """What its `throttle` says at that moment, bytes per second; 0: unlimited. zone: without one of
     its own.
     """
-    text = definition.pace.throttle
-    rate = _parsed(text, definition.timing.zone or zone).at(moment_ns) if text else None
-    return round(rate or 0)
+    return round(_at(definition.pace.throttle, definition.timing.zone or zone, moment_ns) or 0)
 
 
 class Limits:
@@ -70,7 +72,7 @@ class Limits:
         return Throttle(buckets, backoff=backoff, check=check)
 
     def _at(self, text: str) -> float | None:
-        return _parsed(text, self._host.zone).at(clock.now_ns()) if text else None
+        return _at(text, self._host.zone, clock.now_ns())
 
     def _bucket(self, name: str, rate: Rate) -> Bucket:
         with self._lock:
@@ -100,12 +102,8 @@ class _OwnRate:
                 self._definition = self._definitions.load(known.name, known.source_site)
             except MirrordError:
                 pass  # an invalid or missing file does not affect a running transfer
-        pace = self._definition.pace
-        if not pace.throttle:
-            return None
-        rate = _parsed(pace.throttle, self._definition.timing.zone or self._zone()).at(
-            clock.now_ns()
-        )
+        pace, zone = self._definition.pace, self._definition.timing.zone or self._zone()
+        rate = _at(pace.throttle, zone, clock.now_ns())
         if rate is not None and pace.borrow > 1 and self._danger():
             return rate * pace.borrow
         return rate

@@ -115,7 +115,11 @@ class Members(Joint, Clones):
         that member comes first, and refuses.
         """
         there = [(d, p) for d, p in zip(self.drivers, self.parts(guid), strict=True) if p]
-        needed = [n for n, (driver, part) in enumerate(there[1:], 1) if _is_needed(driver, part)]
+        needed = [
+            number
+            for number, (driver, part) in enumerate(there[1:], 1)
+            if driver.facts().shown == part or part in driver.pins()
+        ]
         deletes = deletions([there[number] for number in (*needed, *range(len(there)))])
 
         def finish() -> None:
@@ -482,11 +486,6 @@ def _taken(some: Sequence[Driver], name: str) -> dict[Driver, tuple[Snapshot, fl
         taken = [first.take_snapshot(name)]
     took_s = clock.monotonic_s() - began_s
     return {driver: (one, took_s) for driver, one in zip(some, taken, strict=True)}
-
-
-def _is_needed(driver: Driver, guid: str) -> bool:
-    """Whether a volume shows a snapshot, or a mirror has pinned it there."""
-    return driver.facts().shown == guid or guid in driver.pins()
 
 
 def _is_mounted(driver: Driver) -> bool:

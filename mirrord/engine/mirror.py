@@ -136,7 +136,7 @@ class Mirror:
             if facts.role is Role.ABSENT:
                 # Perhaps not mounted: nothing is known, so nothing is recorded.
                 return self.row_seen(None)
-            self._take_from_ends(facts, self.destination.snapshots())
+            self._take_from_ends(facts)
             row = self.catalogue.mirror(self.id)
             assert row is not None
         return row
@@ -168,7 +168,7 @@ class Mirror:
         newest = names.last_sequence((one.name for one in listed), self.id)
         if row is None or newest <= row.sequence:
             return False
-        self._take_from_ends(self.destination.facts(), self.destination.snapshots())
+        self._take_from_ends(self.destination.facts())
         text = (
             f"the catalogue was older than the volumes (sequence number {row.sequence}, "
             f"they have {newest}): it was rebuilt from them"
@@ -187,7 +187,7 @@ class Mirror:
         if self.catalogue.operation(self.id) is not None or facts.mirror_id not in ("", self.id):
             return False
         check_there(facts, self)
-        self._take_from_ends(facts, self.destination.snapshots())
+        self._take_from_ends(facts)
         text = f"the catalogue had {row.state.value}, but the destination is {facts.role.value}"
         self.catalogue.add_event(self.id, "warning", text)
         return True
@@ -215,7 +215,7 @@ class Mirror:
         """Rebuild the mirror's records from its ends, unless the destination is missing."""
         facts = self.destination.facts()
         if facts.role is not Role.ABSENT:
-            self._take_from_ends(facts, self.destination.snapshots())
+            self._take_from_ends(facts)
 
     def _state_at_ends(self, facts: VolumeFacts, snapshots: list[Snapshot]) -> State:
         """The state by what the destination has."""
@@ -232,8 +232,9 @@ class Mirror:
             return State.MIRRORED
         return State.UNINITIALIZED
 
-    def _take_from_ends(self, facts: VolumeFacts, snapshots: list[Snapshot]) -> None:
-        """Rebuild the mirror's records from the destination."""
+    def _take_from_ends(self, facts: VolumeFacts) -> None:
+        """Rebuild the mirror's records from the destination, which has these facts."""
+        snapshots = self.destination.snapshots()
         state = self._state_at_ends(facts, snapshots)
         sequence = self._last_sequence(snapshots)
         confirmed = _confirmed(facts, snapshots)
@@ -284,11 +285,10 @@ class Mirror:
         """The table's verdict for `verb` now; raises `Refused` when it is a refusal."""
         row = self.row()
         verdict = judge(row.state, verb, quiesced=row.quiesced)
-        if isinstance(verdict, Refusal | Already) and verb in _BY_STATE:
-            facts = self.destination.facts()
-            if self.reconciled(facts):
-                row = self.row()
-                verdict = judge(row.state, verb, quiesced=row.quiesced)
+        perhaps_not = isinstance(verdict, Refusal | Already) and verb in _BY_STATE
+        if perhaps_not and self.reconciled(self.destination.facts()):
+            row = self.row()
+            verdict = judge(row.state, verb, quiesced=row.quiesced)
         if isinstance(verdict, Refusal):
             raise Refused(
                 f"'{verb.value}' is not possible now",

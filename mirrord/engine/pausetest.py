@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from mirrord.core import names
 from mirrord.core.errors import Refused
 from mirrord.core.pause import PauseReport
@@ -36,12 +38,8 @@ def test(mirror: Mirror, *, count: int) -> PauseTest:
 
 
 def _once(mirror: Mirror) -> PauseReport:
-    moment_ns = clock.now_ns()
-    arguments = mirror.catalogue.begin(
-        mirror.id,
-        VERB,
-        name=lambda sequence: names.snapshot_name(mirror.id, moment_ns, sequence),
-    )
+    name = partial(names.snapshot_name, mirror.id, clock.now_ns())
+    arguments = mirror.catalogue.begin(mirror.id, VERB, name=name)
     try:
         taken = pausing.take(mirror, arguments.name)
         return mirror.source.pauses[taken.guid]

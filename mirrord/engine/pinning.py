@@ -23,7 +23,6 @@ from mirrord.engine.mirror import Mirror, one_line
 
 _KEPT = 2
 _FAILED = "pinning failed"
-_UNNAMED: Mapping[str, str] = {}
 
 
 def bases(here: Sequence[Snapshot], there: Sequence[Snapshot]) -> list[str]:
@@ -43,14 +42,14 @@ def reasons(
     mirror: Mirror,
     listed: Sequence[Snapshot],
     beyond: Sequence[Snapshot],
-    names: Mapping[str, str] = _UNNAMED,
+    names: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Why others' pins keep snapshots of an end, for a person: guid -> reason.
 
     listed: what the end has; beyond: what the other end has, whose pins count as well. names: of
     mirrors, by their ids.
     """
-    found = {}
+    found, names = {}, names or {}
     for snapshots, where in ((beyond, " at the other end"), (listed, "")):
         for guid, ids in of_others(mirror, snapshots).items():
             mirrors = [one for one in ids if one != VERIFYING]

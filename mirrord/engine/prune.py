@@ -63,24 +63,8 @@ def prune(mirror: Mirror, here: list[Snapshot], there: list[Snapshot], *, shown:
     others = _bases_of_others(mirror)
     doubts: list[str] = []
     with mirror.failure_noted("pruning failed"):
-        ends = [
-            look(
-                mirror,
-                "destination",
-                there,
-                protected=others | pinning.reasons(mirror, there, here) | base,
-            ),
-            look(
-                mirror,
-                "source",
-                here,
-                protected=others
-                | pinning.reasons(mirror, here, there)
-                | origin(mirror, here)
-                | base,
-            ),
-        ]
-        for end in ends:
+        ends = _look_at_both(mirror, here, there, others | base)
+        for end in reversed(ends):
             doubts += [f"at the {end.name}: {doubt}" for doubt in end.doubts]
         certain = [end for end in ends if not end.doubts and not end.driver.append_only]
         in_use = _delete(mirror, certain, here, there)
@@ -93,9 +77,24 @@ def prune(mirror: Mirror, here: list[Snapshot], there: list[Snapshot], *, shown:
             s.guid for end in ends for s in (end.every if end.doubts else end.kept)
         }
         left |= {s.guid for s in (*here, *there) if s.kind is not SnapshotKind.REFERENCE}
-        mine = mirror.catalogue.snapshots(mirror.id)
-        mirror.catalogue.remove_snapshots(mirror.id, [guid for guid in mine if guid not in left])
+        mirror.catalogue.keep_snapshots(mirror.id, left)
     return "; ".join(doubts)
+
+
+def _look_at_both(
+    mirror: Mirror,
+    here: Sequence[Snapshot],
+    there: Sequence[Snapshot],
+    protected: Mapping[str, str],
+    names: Mapping[str, str] | None = None,
+) -> list[End]:
+    """Source and destination. protected: what is kept at both. names: as of `pinning.reasons`."""
+    for_source = pinning.reasons(mirror, here, there, names) | origin(mirror, here)
+    for_destination = pinning.reasons(mirror, there, here, names)
+    return [
+        look(mirror, "source", here, protected={**for_source, **protected}),
+        look(mirror, "destination", there, protected={**for_destination, **protected}),
+    ]
 
 
 def look(
@@ -316,24 +315,7 @@ def prune_now(mirror: Mirror, *, dry_run: bool, accept: bool) -> Result:
         recovery.recover(mirror)
         _check_there(mirror)
         here, there = mirror.source.snapshots(), mirror.destination.snapshots()
-        names = _names(mirror)
-        protected = _protected(mirror, here, there)
-        ends = [
-            look(
-                mirror,
-                "source",
-                here,
-                protected=pinning.reasons(mirror, here, there, names)
-                | origin(mirror, here)
-                | protected,
-            ),
-            look(
-                mirror,
-                "destination",
-                there,
-                protected=pinning.reasons(mirror, there, here, names) | protected,
-            ),
-        ]
+        ends = _look_at_both(mirror, here, there, _protected(mirror, here, there), _names(mirror))
         planned = [_without_used(end) for end in ends]
         data = {"dry_run": dry_run, "ends": {end.name: _end_document(end) for end in planned}}
         lines = [line for end in planned for line in _end_lines(end)]
@@ -345,8 +327,7 @@ def prune_now(mirror: Mirror, *, dry_run: bool, accept: bool) -> Result:
         in_use = _delete(mirror, [end for end in ends if end not in refused], here, there)
         in_use |= _delete_left_over(mirror, here, there)
         left = {s.guid for s in (*mirror.source.snapshots(), *mirror.destination.snapshots())}
-        mine = mirror.catalogue.snapshots(mirror.id)
-        mirror.catalogue.remove_snapshots(mirror.id, [guid for guid in mine if guid not in left])
+        mirror.catalogue.keep_snapshots(mirror.id, left)
         every = [(end, one) for end in ends for one in end.gone]
         count = sum(end not in refused and one.guid not in in_use for end, one in every)
         if accept:

@@ -67,11 +67,6 @@ class Recovered(NamedTuple):
     pending: TransferBegin | None = None
 
 
-def is_switch(operation: Operation) -> bool:
-    """Whether it is of a verb that makes a volume live, or sets a live one aside."""
-    return operation.verb in LIVE_VERBS
-
-
 def recover(
     mirror: Mirror, error: BaseException | None = None, *, without_source: bool = False
 ) -> Recovered:
@@ -94,7 +89,7 @@ def recover(
         )
         mirror.catalogue.end(mirror.id, event=("warning", text))
         return Recovered()
-    if is_switch(operation):
+    if operation.verb in LIVE_VERBS:
         return _recover_switch(mirror, operation)
     if error is None and not _is_kept(mirror, operation):
         _tell(mirror, operation)
@@ -230,7 +225,7 @@ def give_up(mirror: Mirror, operation: Operation) -> bool:
 
 
 def _give_up(mirror: Mirror, operation: Operation) -> bool:
-    verb, name = Verb(operation.verb), operation.arguments.name
+    verb = Verb(operation.verb)
     state: State | None = None
     confirmed: Confirmed | None = None
     where = _loser(mirror, operation)
@@ -238,7 +233,7 @@ def _give_up(mirror: Mirror, operation: Operation) -> bool:
         confirmed = _settle_last_update(mirror, operation)
     elif verb is not Verb.BREAK:
         done = verb is Verb.RESTORE and operation.phase == "transferred"
-        if Role.MIRROR in where.roles() and (done or _put_back(operation, where, name)):
+        if Role.MIRROR in where.roles() and (done or _put_back(operation, where)):
             finished = failover_steps.finish(mirror, operation)
             if finished.mirror.definition is not mirror.definition:
                 raise Turned
@@ -256,7 +251,7 @@ def _give_up(mirror: Mirror, operation: Operation) -> bool:
     return True
 
 
-def _put_back(operation: Operation, where: Members, name: str) -> bool:
+def _put_back(operation: Operation, where: Members) -> bool:
     """Make what was set aside live again; True: nothing was, so the verb can be finished."""
     for staging in where.stagings():
         where.discard(staging.transfer_id)
@@ -265,7 +260,7 @@ def _put_back(operation: Operation, where: Members, name: str) -> bool:
     if base is None:
         where.forget()  # there was no volume
         return False
-    if where.put_back(name, base):
+    if where.put_back(operation.arguments.name, base):
         return False
     if restoring:
         where.promote(base)  # it had no other changes

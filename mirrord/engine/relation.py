@@ -9,7 +9,6 @@ to detect changes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,6 @@ from mirrord.core.relationship import (
     Fence,
     Intent,
     Relationship,
-    SiteRecord,
     demand_epoch,
     is_same,
     newest,
@@ -106,7 +104,7 @@ def _settle(mirror: Mirror, verb: Verb, there: list[Relationship | None]) -> Non
         return
     _learn(mirror, record, complete=False)
     if agreed:  # otherwise the verb that decides it raises the epoch
-        _write(mirror, record, (mirror.destination, mirror.source), strict=())
+        _write(mirror, record)
 
 
 def _found_here(mirror: Mirror) -> list[Relationship | None]:
@@ -157,8 +155,7 @@ def _check_sites(mirror: Mirror, record: Relationship) -> None:
 
 def is_exchanged(mirror: Mirror, record: Relationship) -> bool:
     """Whether each site of the definition has what the record says of the other one."""
-    now = {site.name: tuple(map(str, site.endpoints)) for site in mirror.definition.sites}
-    first, second = record.sites
+    now, (first, second) = dict(direction.site_records(mirror.definition)), record.sites
     return (now.get(first.name), now.get(second.name)) == (second.endpoints, first.endpoints)
 
 
@@ -195,9 +192,9 @@ def _check_members(mirror: Mirror, record: Relationship) -> None:
     """A set is identified by the order of its members: `Refused` when that has changed, or members
     were added or removed. A member may have moved to another endpoint.
     """
-    now = {site.name: list(map(str, site.endpoints)) for site in mirror.definition.sites}
+    now = dict(direction.site_records(mirror.definition))
     for name, before in record.sites:
-        after = now.get(name, list(before))
+        after = now.get(name, before)
         elsewhere = [n for n, one in enumerate(after) if one in before and before[n] != one]
         if len(after) != len(before) or elsewhere:
             raise Refused(
@@ -221,9 +218,7 @@ def _turn(mirror: Mirror, source: str) -> None:
 def _wanted(mirror: Mirror, record: Relationship) -> Relationship:
     """The record as it would be written now: with the definition's names and endpoints."""
     definition = mirror.definition
-    sites = tuple(
-        SiteRecord(site.name, tuple(map(str, site.endpoints))) for site in definition.sites
-    )
+    sites = direction.site_records(definition)
     return record._replace(name=mirror.name, source=definition.source_site, sites=sites)
 
 
@@ -237,7 +232,7 @@ def ensure(mirror: Mirror) -> None:
         record = _wanted(mirror, blank)
         _learn(mirror, record, complete=False)
     assert mirror.relation.known is not None
-    _write(mirror, mirror.relation.known, (mirror.destination, mirror.source), strict=())
+    _write(mirror, mirror.relation.known)
 
 
 def next_epoch(mirror: Mirror) -> int:
@@ -287,28 +282,27 @@ def begin_epoch(
     if turned:
         record = record._replace(source=mirror.definition.destination_site)
     _learn(mirror, record, complete=False)
-    ends = (mirror.destination,) if alone else (mirror.destination, mirror.source)
-    _write(mirror, record, ends, strict=(mirror.destination,))
+    _write(mirror, record, strict=True, alone=alone)
 
 
 def _write(
-    mirror: Mirror, record: Relationship, ends: Sequence[Members], *, strict: Sequence[Members]
+    mirror: Mirror, record: Relationship, *, strict: bool = False, alone: bool = False
 ) -> None:
-    """Write the record at all volumes of these ends. A failure is ignored, since the next verb
-    tries again; at the `strict` ends it is raised.
+    """Write the record at all volumes of both ends; alone: of the destination only. A failure is
+    ignored, since the next verb tries again; strict: one at the destination is raised.
     """
-    complete = True
-    for end in ends:
+    complete = not alone
+    for end in (mirror.destination,) if alone else (mirror.destination, mirror.source):
         for driver in end.drivers:
             try:
                 complete = _write_one(mirror, driver, record) and complete
             except Fenced:
                 raise
             except (MirrordError, OSError):
-                if end in strict:
+                if strict and end is mirror.destination:
                     raise
                 complete = False
-    if complete and mirror.source in ends:
+    if complete:
         _learn(mirror, record)
 
 

@@ -52,7 +52,7 @@ def _abort(mirror: Mirror, *, hard: bool, stopped: bool) -> Result:
     except (LinkLost, Unreachable) as error:
         operation = mirror.catalogue.operation(mirror.id)
         # What was set aside is known from the record of a switch alone: that stays.
-        switch = operation is not None and recovery.is_switch(operation)
+        switch = operation is not None and operation.verb in LIVE_VERBS
         if hard and not switch:
             return _abort_here(mirror, error)
         if hard or not stopped:
@@ -104,7 +104,7 @@ def _abort_here(mirror: Mirror, error: MirrordError) -> Result:
 def _abort_held(mirror: Mirror, *, hard: bool, stopped: bool) -> Result:
     with mirror.hold(Verb.ABORT):
         operation = mirror.catalogue.operation(mirror.id)
-        if hard and operation is not None and recovery.is_switch(operation):
+        if hard and operation is not None and operation.verb in LIVE_VERBS:
             return _give_up(mirror, operation)
         if stopped and operation is not None and operation.verb == Verb.RESTORE.value:
             return _restore_ended(mirror)  # its recovery would go on with the transfer

@@ -95,17 +95,13 @@ def update_held(
     if mirror.outdated([*here, *there]):
         mirror.permit(verb)
     base = _base(mirror, here, there, shown, first=verb is Verb.INITIALIZE)
+    received = {one.guid for one in there}
     if base is not None and not replaced:
-        check_descent(mirror, here, {one.guid for one in there})
+        check_descent(mirror, here, received)
     here = prune.drop_aborted(mirror, here, there, base)
     own = mirror.source.own_snapshots(mirror.definition.snapshots)
     asked_ns = clock.now_ns()
-    back = base is not None and base.guid != shown
-    if (
-        base is not None
-        and not back
-        and not _has_changes(mirror, base, own, {s.guid for s in there})
-    ):
+    if base is not None and base.guid == shown and not _has_changes(mirror, base, own, received):
         if pending is None:
             # Of an unknown transfer: the catalogue was lost, or is an older one. (A transfer
             # discards all others itself.)
@@ -116,9 +112,9 @@ def update_held(
             return _done(mirror, base, total, started_s)
         return _unchanged(mirror, base, asked_ns, total, started_s)
     with hooks.around(mirror, "snapshot") as hook_facts, total.timing("snapshot"):
-        incremental, sequence = _take(mirror, verb, {s.guid for s in there})
+        incremental, sequence = _take(mirror, verb, received)
         hook_facts["snapshot"] = incremental.name
-    steps = plan.plan_steps(base, incremental, own, {s.guid for s in there})
+    steps = plan.plan_steps(base, incremental, own, received)
     try:
         with hooks.around(mirror, "transfer", snapshot=incremental.name) as hook_facts:
             for step in steps:

@@ -20,6 +20,7 @@ from mirrord.core.errors import (
     copy_of,
     unpack_error,
 )
+from mirrord.drivers.streams import SendStream, Sink
 from mirrord.link.lane import Lane, lost
 from mirrord.link.outflow import Outflow, send_piece
 from mirrord.system import clock
@@ -424,3 +425,22 @@ def _end_of(value: Any) -> tuple[int, int, str]:
     if not isinstance(value, list) or [type(one) for one in value] != [int, int, str]:
         raise ProtocolError("malformed end of a stream")
     return value[0], value[1], value[2]
+
+
+class Incoming(SendStream):
+    """The data of a call, which the other end sends."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        super().__init__()
+        self._exchange = exchange
+
+    def read(self) -> bytes | memoryview:
+        """See `Exchange.read`."""
+        return self._exchange.read()
+
+    def pass_on(self, sink: Sink, most: int) -> int | None:
+        """See `SendStream.pass_on`: into a pipe."""
+        return None if sink.pipe is None else self._exchange.pour(sink.pipe, most)
+
+    def close(self) -> None:
+        """The call ends it."""

@@ -6,11 +6,13 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mirrord.core.model import RemoteHost
+from mirrord.core.model import Endpoint, RemoteHost
 
 if TYPE_CHECKING:
     # Loaded with the first link: not needed without remote hosts.
+    from mirrord.config.hosts import Hosts
     from mirrord.link.connect import Link
+    from mirrord.link.driver import RemoteDriver
 
 
 _Settings = tuple[RemoteHost, tuple[RemoteHost, ...]]
@@ -43,6 +45,13 @@ class Links:
         if former is not None:
             former.retire()
         return found
+
+    def driver(self, endpoint: Endpoint, hosts: Hosts) -> RemoteDriver:
+        """The driver of a volume on another host. `ConfigError`."""
+        from mirrord.link.driver import RemoteDriver
+
+        host = hosts.find(endpoint.host)
+        return RemoteDriver.of(endpoint, self.to(endpoint.host, host, hosts.jumps(host)))
 
     def close(self) -> None:
         """Close all connections; new ones may be made."""

@@ -118,6 +118,10 @@ class LiveMirror:
         policy = self.definition.policy
         return Mode(policy) if policy in FIXED else Mode.SYNC
 
+    def is_held(self) -> bool:
+        """Whether a verb is at work."""
+        return locks.holder_of(self.run.lock) is not None
+
     def hold(self, verb: Verb) -> AbstractContextManager[ExitStack]:
         """Hold the mirror for one verb; `Busy` names the holder."""
         return preempt.held(self, verb)
@@ -142,10 +146,10 @@ class LiveMirror:
             )
         return verdict
 
-    def record(self, state: State, text: str, *, level: str = "info") -> None:
+    def record(self, state: State, text: str) -> None:
         """Record the mirror's new state, and an event."""
         self.catalogue.add_mirror(self.id, state)
-        self.catalogue.end(self.id, state=state, event=(level, text))
+        self.catalogue.end(self.id, state=state, event=("info", text))
 
     def turned(self) -> None:
         """Record that the sites have changed roles."""

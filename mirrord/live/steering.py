@@ -15,7 +15,7 @@ from mirrord.drivers.live import Live
 from mirrord.live.deciding import Decider
 from mirrord.live.mirror import LiveMirror
 from mirrord.policies.policy import Count, Directive, Observation
-from mirrord.system import clock, locks
+from mirrord.system import clock
 from mirrord.system.waiting import LOOK_S
 
 #: Between two decisions; the simulation has the same.
@@ -41,7 +41,7 @@ def steer(
     when the primary cannot be reached; the decider is used again then.
     """
     while not ending.wait(PERIOD_S):
-        if _is_held(mirror):
+        if mirror.is_held():
             continue
         found = _primary(mirror)
         if found is None:
@@ -57,7 +57,7 @@ def steer(
         with mirror.changing_mode(_MODE_S):
             if ending.is_set() or mirror.book.definitions.load(mirror.name).policy != policy:
                 return
-            if answer.directive is not None and not _is_held(mirror):
+            if answer.directive is not None and not mirror.is_held():
                 with end.waiting.hurried(LOOK_S):  # both ends wait alike
                     apply(mirror, end, primary, answer.directive)
         tell(answer.problem)
@@ -74,14 +74,9 @@ def watch_window(mirror: LiveMirror, ending: Event, waits: Callable[[LiveStatus]
             if not end.live_await_full(_AWAIT_S):
                 continue
         found = _primary(mirror)
-        if found is not None and not _is_held(mirror):
+        if found is not None and not mirror.is_held():
             waits(found[1])
         ending.wait(PERIOD_S)
-
-
-def _is_held(mirror: LiveMirror) -> bool:
-    """A verb is at work."""
-    return locks.holder_of(mirror.run.lock) is not None
 
 
 def _primary(mirror: LiveMirror) -> tuple[Live, LiveStatus] | None:

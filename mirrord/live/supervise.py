@@ -22,7 +22,7 @@ def look_after(mirror: LiveMirror) -> None:
     """Restart what should run, record what the ends are, and apply the policy. Does nothing while a
     verb is at work. What cannot be done now is shown by the status, and tried again.
     """
-    if locks.holder_of(mirror.run.lock) is not None:
+    if mirror.is_held():
         return
     reading = mirror.read()
     ends = ((mirror.source, reading.source), (mirror.destination, reading.destination))
@@ -96,7 +96,7 @@ def _is_unrecorded(mirror: LiveMirror, reading: LiveReading) -> bool:
 
 def _apply(mirror: LiveMirror, primary: LiveStatus, mode: Mode) -> None:
     policy = mirror.book.definitions.load(mirror.name).policy
-    if policy != mirror.definition.policy or locks.holder_of(mirror.run.lock) is not None:
+    if policy != mirror.definition.policy or mirror.is_held():
         return  # it was changed meanwhile, or a verb has begun
     if primary.answer_within_us or 0 < primary.lag_limit_bytes < primary.window_bytes:
         mirror.primary().live_answer_within(0, None)

@@ -1,7 +1,8 @@
-"""Queued and running jobs: one per mirror, with limits on how many run at once."""
+"""Queued and running jobs: one per mirror, with limits on how many run at once; their retries."""
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,6 +10,9 @@ from typing import NamedTuple
 from mirrord.core.errors import MirrordError
 from mirrord.core.model import Caps
 from mirrord.core.results import UpdateNumbers
+
+FIRST_PAUSE_S = 5.0
+LONGEST_PAUSE_S = 600.0
 
 
 class Job(NamedTuple):
@@ -94,3 +98,15 @@ class Queue:
             filesystems[job.filesystem] += 1
             started.append(job)
         return started
+
+
+def pause_s(error: MirrordError, number: int, retries: int, chance: random.Random) -> float | None:
+    """How long to wait after try `number` failed; None when it is not to be tried again.
+
+    Doubles with each try; a fifth of it is chance, so that mirrors that failed together (a link
+    that was cut) do not come back together.
+    """
+    if not error.retryable or number > retries:
+        return None
+    pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(number - 1, 16))
+    return float(pause * chance.uniform(0.8, 1.2))

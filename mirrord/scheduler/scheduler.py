@@ -19,9 +19,8 @@ from mirrord.core.states import TRANSFERS
 from mirrord.core.status import Reading
 from mirrord.scheduler.clockwatch import WallTimes
 from mirrord.scheduler.health import Change, assess
-from mirrord.scheduler.jobs import Job, Outcome, Queue
+from mirrord.scheduler.jobs import Job, Outcome, Queue, pause_s
 from mirrord.scheduler.periods import closed_s, open_period_s
-from mirrord.scheduler.retries import pause_s
 from mirrord.scheduler.watched import Standing, Watched, is_held, plainly_well
 from mirrord.schedules.lag import Run, next_runs, plan_lag
 from mirrord.schedules.schedule import Schedule, missed

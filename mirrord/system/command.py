@@ -163,10 +163,8 @@ def end_session(process: Process) -> None:
     """Kill a program and all its children, and wait for it. Call once only: afterwards its process
     id may be reused.
     """
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 

@@ -49,6 +49,11 @@ def names_in(folder: str | Path) -> list[str]:
         return []
 
 
+def paths_in(folder: Path) -> list[Path]:
+    """The same as paths."""
+    return [folder / name for name in names_in(folder)]
+
+
 def identity(path: str | Path) -> tuple[int, int] | None:
     """What another file at `path` has not. None: there is none."""
     try:
@@ -245,6 +250,6 @@ def remove_directory(op: str, path: str | Path) -> None:
 
 def remove_folder(op: str, path: Path) -> None:
     """Remove a directory with the files in it, if it exists."""
-    for name in names_in(path):
-        remove_file(op, path / name)
+    for one in paths_in(path):
+        remove_file(op, one)
     remove_directory(op, path)

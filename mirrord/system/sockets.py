@@ -51,6 +51,17 @@ def connected(path: Path, *, timeout_s: float) -> socket.socket:
     return made
 
 
+def remove_abandoned(path: Path, *, timeout_s: float) -> None:
+    """Remove a socket at which nobody listens: its program was killed."""
+    if path.is_socket():
+        try:
+            connected(path, timeout_s=timeout_s).close()
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+        except OSError:
+            return  # it is gone, or in use: a program may not answer at once
+
+
 def bind(made: socket.socket, path: Path) -> None:
     """Make the socket's file at `path`, at first for its owner only."""
     before = os.umask(0o177)

@@ -14,10 +14,9 @@ import pytest
 from mirrord.core.errors import Damaged, LinkLost
 from mirrord.drivers.streams import CHUNK_BYTES_MAX, PipeSink
 from mirrord.link import exchange as exchanges
-from mirrord.link.exchange import Exchange
+from mirrord.link.exchange import Exchange, Incoming
 from mirrord.link.lane import Lane
 from mirrord.link.session import Handler, Session
-from mirrord.link.streams import Incoming
 from mirrord.system.waiting import Waiting
 from mirrord.transport.tls import Listener
 from tests.support.service import PATIENCE_S

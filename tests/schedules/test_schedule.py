@@ -11,8 +11,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mirrord.core.errors import UsageError
+from mirrord.daemon.timers import MirrorTrigger
 from mirrord.schedules.schedule import Schedule, missed, parse_schedule
-from mirrord.schedules.triggers import MirrorTrigger
 from tests.schedules.brute import NS, STARTS, ZONES, cron_times, in_span, minutes, ns
 
 NOW = 1_790_000_000 * NS

@@ -7,8 +7,7 @@ from itertools import pairwise
 
 from mirrord.core.errors import Damaged, TransferFailed
 from mirrord.core.model import Caps
-from mirrord.scheduler.jobs import Job, Queue
-from mirrord.scheduler.retries import FIRST_PAUSE_S, LONGEST_PAUSE_S, pause_s
+from mirrord.scheduler.jobs import FIRST_PAUSE_S, LONGEST_PAUSE_S, Job, Queue, pause_s
 
 CUT = TransferFailed("the connection was lost")
 

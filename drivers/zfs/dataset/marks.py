@@ -68,7 +68,7 @@ class Mark(NamedTuple):
 def parse_mark(value: str | None) -> Mark | None:
     """The mark, or None when it is missing or malformed."""
     found = _read(value)
-    if found is None or found.get("v") != _VERSION:
+    if found is None:
         return None
     words = {key: found.get(key) for key in ("role", "mirror_id", "of", "copy")}
     maybe = {key: found.get(key) for key in ("pin", "origin", "keep_as")}
@@ -95,7 +95,7 @@ def pins_text(pins: Pins) -> str | None:
 def parse_pins(value: str | None) -> Pins:
     """The pins; empty when they are missing or malformed."""
     found = _read(value)
-    pins = found.get("pins") if found is not None and found.get("v") == _VERSION else None
+    pins = found.get("pins") if found is not None else None
     if not isinstance(pins, dict):
         return {}
     return {
@@ -126,7 +126,7 @@ def staging_text(request: ReceiveRequest) -> str:
 def parse_staging(value: str | None) -> ReceiveRequest | None:
     """The transfer, or None when it is missing or malformed."""
     found = _read(value)
-    if found is None or found.get("v") != _VERSION:
+    if found is None:
         return None
     try:
         snapshot = Snapshot(
@@ -183,4 +183,4 @@ def _read(value: str | None) -> dict[str, Any] | None:
         found = json.loads(value)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return found if isinstance(found, dict) and found.get("v") == _VERSION else None

@@ -44,7 +44,7 @@ def commit(place: Place, found: Listing, transfer_id: str, *, show: bool, where:
     held = held_receive.kept(place.location, transfer_id)
     if held is not None and held.request is not None:
         return _finish(place, found, held, show=show, where=where)
-    done = committed(place, found, transfer_id)
+    done = committed(found, transfer_id)
     if done is None:
         raise staging_missing(where, transfer_id)
     newest = found.own()[-1].guid == done.guid
@@ -120,7 +120,7 @@ def left(place: Place, found: Listing) -> PendingCommit | None:
     return PendingCommit(place.location, done, request, listing_cache.Change(place))
 
 
-def committed(place: Place, found: Listing, transfer_id: str) -> Entry | None:
+def committed(found: Listing, transfer_id: str) -> Entry | None:
     """The snapshot as which a transfer was already committed, or None."""
     for one in found.snapshots():
         if one.mark is not None and one.mark.transfer == transfer_id:

@@ -8,7 +8,6 @@ and what it has received is kept as a checkpoint.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import termios
@@ -21,7 +20,7 @@ from mirrord.core.errors import Busy, MirrordError
 from mirrord.core.model import ReceiveRequest, Staging
 from mirrord.drivers.zfs.commands import command
 from mirrord.drivers.zfs.dataset.locking import lock_file
-from mirrord.system import clock
+from mirrord.system import clock, locks
 from mirrord.system import command as programs
 from mirrord.system.waiting import Waiting
 
@@ -149,20 +148,14 @@ def receive_lock(location: str, where: str) -> tuple[int, bool]:
     descriptor = os.open(lock_file(location, "recv"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     until_s, waited = clock.monotonic_s() + _WAIT_S, False
     try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                if error.errno != errno.EWOULDBLOCK:
-                    raise
-            else:
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-                return descriptor, waited
+        while not locks.try_lock(descriptor):
             if clock.monotonic_s() > until_s:
                 raise _busy(where, descriptor)
             waited = True
             clock.sleep_s(_POLL_S)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        return descriptor, waited
     except BaseException:
         os.close(descriptor)
         raise
@@ -178,8 +171,3 @@ def _busy(where: str, descriptor: int) -> MirrordError:
         why=f"a 'zfs recv' that process {owner or '?'} started is still running",
         hint="Wait until it has ended; 'pgrep -af \"zfs recv\"' shows it.",
     )
-
-
-def close_lock(descriptor: int) -> None:
-    """Release the lock of `receive_lock`."""
-    os.close(descriptor)

@@ -75,8 +75,7 @@ class Listing(NamedTuple):
         entries = [one for one in self.entries if one.full != old.full]
         if now is not None and now.guid == old.guid:
             entries.append(now._replace(mark=now.mark or old.mark))
-        entries.sort(key=lambda one: (one.order, one.bookmark))
-        return Listing(self.dataset, tuple(entries))
+        return made(self.dataset, entries, None)
 
     def history(self) -> dict[str, int]:
         """The datasets with the volume's history (itself, and those it is a clone of), each with

@@ -116,6 +116,5 @@ class Change:
         entries = [one for one in self._before if one.guid != gone]
         if added is not None:
             entries = [one for one in entries if one.full != added.full] + [added]
-        entries.sort(key=lambda one: (one.order, one.bookmark))
-        found = Listing(self._place.location, tuple(entries))
+        found = listing.made(self._place.location, entries, None)
         save(self._place, found, key_of(self._place), certain=False)

@@ -8,6 +8,7 @@ from functools import partial
 from mirrord.drivers.zfs.commands import command
 from mirrord.drivers.zfs.dataset import marks, mounting, mountpoint
 from mirrord.drivers.zfs.dataset.marks import Mark
+from mirrord.drivers.zfs.failover import failover
 from mirrord.drivers.zfs.snapshots import deleting, listing
 from mirrord.drivers.zfs.tree import layout, renames
 from mirrord.drivers.zfs.tree.layout import Tree
@@ -47,9 +48,8 @@ def _waiting(root: str, snapshots: Mapping[str, str], guid: str) -> str:
 def _move(tree: Tree, move: Move, where: str) -> None:
     """One rename. It includes the descendants, and none of them may be mounted during it."""
     unmount(tree, move.old, where)
-    quiet = [] if tree.datasets[move.old].is_zvol else ["-u"]
     label = "ZFS:TREE:ASIDE" if move.aside else "ZFS:TREE:RENAME"
-    command.effect(label, ["zfs", "rename", *quiet, move.old, move.new], where)
+    failover.rename(label, tree.datasets[move.old], move.new, where)
 
 
 def _set_aside(tree: Tree, move: Move, where: str) -> None:

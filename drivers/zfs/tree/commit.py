@@ -12,6 +12,7 @@ shows its own newest, so for a moment the members differ (`TreeDriver.facts` has
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -187,7 +188,7 @@ def _undo(
         elif there.get("inconsistent") == "1":
             command.effect("ZFS:TREE:ABORT", ["zfs", "destroy", location], where)
     finally:
-        held_receive.close_lock(lock)
+        os.close(lock)
     there, own = tree.datasets[location], tree.own(location)
     received = [one for one in own if one.guid == guid and one.mark is not None]
     if base is not None and own and own[-1].guid == base and there.get("readonly") == "on":

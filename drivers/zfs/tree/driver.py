@@ -19,6 +19,7 @@ has the guid of a snapshot, the role and the mirror. The other modules do the re
 from __future__ import annotations
 
 import functools
+import os
 from typing import ClassVar
 
 from mirrord.core.model import (
@@ -218,7 +219,7 @@ class TreeDriver(ZfsTrees, TreeFailover):
             location = tree_receiver.location_of(tree, one)
             if location is not None and held_receive.kept(location) is None:
                 lock, waited = held_receive.receive_lock(location, f"zfs:{location}")
-                held_receive.close_lock(lock)
+                os.close(lock)
                 late |= waited
         tree = self._look(beside=True) if late else tree
         return [tree_receiver.staging(tree, begun)]

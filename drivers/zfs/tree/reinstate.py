@@ -12,7 +12,7 @@ from typing import NamedTuple
 from mirrord.core.errors import NotFound, Refused
 from mirrord.drivers.zfs.commands import command
 from mirrord.drivers.zfs.dataset import marks, mounting, transfer_record
-from mirrord.drivers.zfs.failover import freezing
+from mirrord.drivers.zfs.failover import failover, freezing
 from mirrord.drivers.zfs.tree import arrange, layout, operation_record, renames
 from mirrord.drivers.zfs.tree.layout import Tree
 from mirrord.drivers.zfs.tree.renames import Wanted
@@ -77,9 +77,7 @@ def reinstate(root: str, keep_as: str, where: str, *, live: bool) -> None:
     for move in moves:
         tree = layout.load(root, where, beside=True)
         arrange.unmount(tree, move.old, where)
-        quiet = [] if tree.datasets[move.old].is_zvol else ["-u"]
-        words = ["zfs", "rename", *quiet, move.old, move.new]
-        command.effect("ZFS:REINSTATE:RENAME", words, where)
+        failover.rename("ZFS:REINSTATE:RENAME", tree.datasets[move.old], move.new, where)
     tree = layout.load(root, where, beside=True)
     for name in sorted(tree.beside(), reverse=True):
         if tree.datasets[name].guid in clones and not tree.own(name):

@@ -120,7 +120,7 @@ def reduction(
     given = locals()
     from mirrord.analysis.reports.reduction import report
 
-    _run(given, lambda workloads, _terms: report(workloads))
+    _run(reduction, given, lambda workloads, _terms: report(workloads))
 
 
 @reads_traces
@@ -149,7 +149,7 @@ def risk(
     given = locals()
     from mirrord.analysis.reports.risk import report
 
-    _run(given, report)
+    _run(risk, given, report)
 
 
 @reads_traces
@@ -194,15 +194,19 @@ def compare(
         )
     per_gib = parse_loss_price(price_lost, zone=zone)
     prices = Prices(price_link, price_transfer, price_space, per_gib, failures, currency)
-    _run(given, lambda workloads, terms: report(workloads, terms, prices))
+    _run(compare, given, lambda workloads, terms: report(workloads, terms, prices))
 
 
-def _run(given: dict[str, Any], made: Callable[[list[Workload], Terms], Report]) -> None:
+def _run(
+    command: Callable[..., None],
+    given: dict[str, Any],
+    made: Callable[[list[Workload], Terms], Report],
+) -> None:
     """Replay the traces, make and write the report, print the conclusions."""
     # Options and the output folder are checked before the work, which may take hours.
     terms = _terms(given)
     plan = _plan(given, terms)
-    publish(given, COMMANDS, lambda: made(_workloads(given, plan), terms))
+    publish(command, given, lambda: made(_workloads(given, plan), terms))
 
 
 def _plan(given: dict[str, Any], terms: Terms) -> Plan:

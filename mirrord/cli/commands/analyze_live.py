@@ -32,4 +32,4 @@ def live(traces: Recordings, out: Out = None, as_json: Json = False) -> None:
         names = distinct([each.name for each in found])
         return report([replace(each, name=name) for each, name in zip(found, names, strict=True)])
 
-    publish(given, {"live": live}, made)
+    publish(live, given, made)

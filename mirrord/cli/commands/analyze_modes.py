@@ -107,7 +107,7 @@ def modes(
         named = [replace(each, name=name) for each, name in zip(found, names, strict=True)]
         return report(named, plan)
 
-    publish(given, {"modes": modes}, made)
+    publish(modes, given, made)
 
 
 def _plan(given: dict[str, Any]) -> Plan:

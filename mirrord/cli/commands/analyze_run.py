@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -53,19 +53,14 @@ def needs_extras() -> Iterator[None]:
         ) from None
 
 
-def publish(
-    given: dict[str, Any], commands: Mapping[str, Callable[..., Any]], make: Callable[[], Report]
-) -> None:
-    """Make the report, write its files, print the conclusions. given: the options of the command;
-    commands: by the kind of their report.
-    """
+def publish(command: Callable[..., Any], given: dict[str, Any], make: Callable[[], Report]) -> None:
+    """Make the report, write its files, print the conclusions. given: the command's options."""
     out: Path | None = given["out"]
     if out is not None:
         from mirrord.analysis.reports.save import check
 
         check(out)
-    made = make()
-    report = _signed(made, given, inspect.signature(commands[made.kind]))
+    report = _signed(make(), given, inspect.signature(command))
     files: list[str] = []
     if out is not None:
         from mirrord import __version__
