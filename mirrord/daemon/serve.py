@@ -101,7 +101,7 @@ async def _reload(daemon: Daemon) -> None:
 
 
 class _Protocol(H11Protocol):
-    """HTTP with a limit of connections: more are closed at once, and one that asks nothing later."""
+    """HTTP with a limit of connections: more are closed at once, one that asks nothing later."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Somebody has connected."""
