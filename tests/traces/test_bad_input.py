@@ -321,7 +321,8 @@ def test_the_facts_of_a_stored_trace_are_checked(tmp_path: Path) -> None:
         {"findings": [{}]},
     ]
     malformed = [json.dumps({**kept, **each}).encode() for each in odd]
-    for facts in (b"{", b"{}", b'{"version": 99}', b"[]", b'{"version": 1, "name": 1}', *malformed):
+    malformed += [b"{", b"{}", b"[]", b'{"version": 1, "name": 1}', b"[" * 200_000]
+    for facts in (b'{"version": 99}', *malformed):
         pq.write_table(table.replace_schema_metadata({b"mirrord": facts}), path)
         with pytest.raises(Damaged, match=r"malformed metadata of the trace|version 99"):
             TraceFile(path)
