@@ -80,15 +80,8 @@ def facts_from_json(text: bytes, where: str) -> tuple[Facts, dict[str, Any]]:
             {key: str(each[key]) for key in ("name", "text", "option")}
             for each in found.get("findings", [])
         ]
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        ArithmeticError,
-        RecursionError,
-    ) as why:
-        raise Damaged("malformed metadata of the trace", where=where, why=str(why)) from None
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RuntimeError) as error:
+        raise Damaged("malformed metadata of the trace", where=where, why=str(error)) from None
     return facts, found
 
 
