@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from mirrord.core.errors import Refused
+from mirrord.core.errors import ProtocolError, Refused
 from mirrord.core.model import Endpoint, Snapshot, SnapshotKind, Staging
 from mirrord.core.relationship import EPOCH_MAX, Fence, Relationship, SiteRecord
+from mirrord.core.verification import VerifyRequest
+from mirrord.engine.compare import Descent
 from mirrord.link.driver import RemoteDriver
 from mirrord.link.exchange import Exchange
 from mirrord.link.session import Session
@@ -104,6 +106,11 @@ def test_an_error_is_no_longer_than_a_variable_of_the_environment(letter: str) -
     told = command.run(["/bin/true"], timeout_s=9, environment={"TOLD": str(caught.value)})
     assert told.status == 0
     assert len(caught.value.hint) < 10_000 and len(caught.value.__notes__) < 100
+
+
+def test_a_tree_without_a_root_is_an_error() -> None:
+    with answering(verify_nodes=[]) as driver, pytest.raises(ProtocolError, match="no root"):
+        list(Descent(driver, driver, VerifyRequest("g1")).differences())
 
 
 @pytest.mark.parametrize("number", [2**63, 2**64 - 1])
