@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mirrord.core.errors import MIRROR, Damaged
+from mirrord.core.sealed import sealed, unsealed
 from mirrord.drivers import pins
 from mirrord.drivers.pins import Pins
 from mirrord.system import files, steps
@@ -62,13 +63,14 @@ def pin(folder: Path, op: str, mirror_id: str, guids: Sequence[str], where: str)
             path.unlink()
     elif after != before:
         files.make_directory(f"{op}:FOLDER", folder, mode=0o700)
-        text = json.dumps({"format": _FORMAT, "guids": list(after[mirror_id])}) + "\n"
-        files.write_atomic(op, path, text.encode(), mode=0o600, durable=False)
+        document = sealed({"format": _FORMAT, "guids": list(after[mirror_id])})
+        data = json.dumps(document).encode() + b"\n"
+        files.write_atomic(op, path, data, mode=0o600, durable=False)
 
 
 def _read(path: Path) -> tuple[str, ...]:
     try:
-        document = json.loads(path.read_bytes())
+        document = unsealed(path.read_bytes())
         guids = document["guids"]
         if document["format"] == _FORMAT and all(isinstance(guid, str) for guid in guids):
             return tuple(guids)

@@ -52,6 +52,13 @@ def open_driver(endpoint: Endpoint) -> Driver:
     return Drivers().open(endpoint)
 
 
+def is_copied(folder: str) -> bool:
+    """Whether what is in a directory began as a copy of other data: of a snapshot, or received."""
+    from mirrord.drivers.btrfs import ioctl
+
+    return ioctl.is_copied(folder)
+
+
 def block_volumes() -> ModuleType:
     """The module to use block volumes directly: `Volume`, import, export, check."""
     from mirrord.drivers.block import owner

@@ -20,8 +20,8 @@ PIECE_BYTES = 4 << 20
 #: Bytes at the beginning that are used to detect the format.
 SAMPLE_BYTES = 256 << 10
 
-#: Bytes decompressed at a time: the output may be a thousand times as large.
-_PACKED_BYTES = 32 << 10
+#: Bytes decompressed at a time: the output may be 32,768 times as large (of zstd; 128 KiB for 4).
+_PACKED_BYTES = 2 << 10
 #: For zlib: with a gzip header.
 _ANY_HEADER = 47
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"

@@ -79,7 +79,7 @@ def facts_from_json(text: bytes, where: str) -> tuple[Facts, dict[str, Any]]:
             {key: str(each[key]) for key in ("name", "text", "option")}
             for each in found.get("findings", [])
         ]
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RuntimeError) as error:
         raise Damaged("malformed metadata of the trace", where=where, why=str(error)) from None
     return facts, found
 

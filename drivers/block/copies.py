@@ -17,6 +17,7 @@ from pathlib import Path
 
 from mirrord.core.errors import Refused
 from mirrord.core.model import Role
+from mirrord.core.sealed import sealed, unsealed
 from mirrord.drivers import refusals
 from mirrord.drivers.block import rootrecord
 from mirrord.drivers.block.place import foreign_content, is_volume
@@ -145,12 +146,12 @@ def _unfinished(path: Path) -> Path | None:
 
 def _read(path: Path) -> tuple[Path, str] | None:
     try:
-        found = json.loads((path / NAME).read_text())
+        found = unsealed((path / NAME).read_bytes())
         return Path(found["path"]), str(found["identity"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def _write(path: Path, copy: Path, identity: str) -> None:
-    text = json.dumps({"path": str(copy), "identity": identity})
+    text = json.dumps(sealed({"path": str(copy), "identity": identity}))
     files.write_atomic("BLOCK:COPY:RECORD", path / NAME, text.encode())

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mirrord.core.errors import Damaged, UsageError
 from mirrord.core.model import Snapshot, SnapshotKind, Staging
+from mirrord.core.sealed import sealed, unsealed
 from mirrord.drivers.block.rootrecord import Entry
 from mirrord.drivers.block.store import io_errors
 from mirrord.system import files
@@ -72,13 +73,13 @@ def store(op: str, path: Path, record: StagingRecord) -> None:
     place = folder(path, record.transfer_id)
     with io_errors(str(path), "writing a transfer's checkpoint"):
         files.make_directory(f"{op}:DIRECTORY", place)
-        files.write_atomic(op, place / "state", json.dumps(words, indent=1).encode())
+        files.write_atomic(op, place / "state", json.dumps(sealed(words), indent=1).encode())
 
 
 def load(path: Path, transfer_id: str) -> StagingRecord | None:
     """The record of a transfer; None when nothing is staged. `Damaged`."""
     try:
-        words = json.loads((folder(path, transfer_id) / "state").read_bytes())
+        words = unsealed((folder(path, transfer_id) / "state").read_bytes())
         guid, name, kind, order, taken_at_ns = words["snapshot"]
         return StagingRecord(
             transfer_id=str(words["transfer_id"]),

@@ -47,6 +47,8 @@ _IOC_GET_SUBVOL_INFO = 0x81F8943C
 _SUBVOLUME_BYTES = 504
 #: ctransid; otime: seconds, nanoseconds.
 _SUBVOLUME_CHANGED, _SUBVOLUME_MADE = struct.Struct("=344xQ"), struct.Struct("=392xQI")
+#: uuid of what it is a snapshot of, and of what it was received from.
+_SUBVOLUME_ORIGIN = struct.Struct("=312x4Q")
 _FS_INFO_GENERATION = 1 << 1
 _EXTENT_DATA = 108
 _INODE_ITEM = 1
@@ -278,6 +280,15 @@ def made_at_ns(path: str | Path) -> int | None:
     """
     found = _subvolume(path, _SUBVOLUME_MADE)
     return int(found[0]) * 1_000_000_000 + int(found[1]) if found else None
+
+
+def is_copied(path: str | Path) -> bool:
+    """Whether a directory is a subvolume that began as a snapshot, or was received. False before
+    Linux 4.18.
+    """
+    if os.lstat(path).st_ino != _FIRST_INODE or not is_btrfs(path):
+        return False
+    return any(_subvolume(path, _SUBVOLUME_ORIGIN))
 
 
 def _subvolume(path: str | Path, fields: struct.Struct) -> tuple[int, ...]:

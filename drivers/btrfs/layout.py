@@ -38,6 +38,7 @@ from typing import Any, NamedTuple
 
 from mirrord.core.errors import Damaged, Refused
 from mirrord.core.model import Snapshot, SnapshotKind
+from mirrord.core.sealed import sealed, unsealed
 from mirrord.drivers import snapshottrees
 from mirrord.drivers.btrfs import ioctl, subvolume
 from mirrord.drivers.btrfs.known import Known, stamp
@@ -448,7 +449,7 @@ def _write(op: str, path: Path, document: dict[str, Any]) -> None:
 
 
 def _encoded(document: dict[str, Any]) -> bytes:
-    return json.dumps(document, indent=1).encode() + b"\n"
+    return json.dumps(sealed(document), indent=1).encode() + b"\n"
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -457,7 +458,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        document = json.loads(text)
+        document = unsealed(text)
     except ValueError as error:
         raise _damaged(path, str(error)) from error
     if not isinstance(document, dict) or document.get("format") != _FORMAT:

@@ -25,6 +25,7 @@ from mirrord.system import files, steps
 _MARK = "~repaired"
 #: Lost by a write.
 _CAPABILITY = "security.capability"
+_PLAIN = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def begin(place: Layout, guid: str, where: str) -> None:
@@ -97,17 +98,18 @@ def _opened(volume: Path, path: str, flags: int, where: str) -> Iterator[int]:
     names = path.split("/")
     if any(name in ("", ".", "..") or "\0" in name for name in names):
         raise Refused(f"invalid path: {path[:100]!r}", where=where)
+    *folders, last = os.fspath(volume), *names
     with contextlib.ExitStack() as stack:
         at: int | None = None
-        for name in (os.fspath(volume), *names):
-            last = name is names[-1]
-            kind = flags | os.O_NONBLOCK if last else os.O_RDONLY | os.O_DIRECTORY
-            at = os.open(name, kind | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+        for name in folders:
+            at = os.open(name, os.O_RDONLY | os.O_DIRECTORY | _PLAIN, dir_fd=at)
             stack.callback(os.close, at)
-        assert at is not None
-        if not stat.S_ISREG(os.fstat(at).st_mode):
+        # Before it is opened: to open a device may do something.
+        if not stat.S_ISREG(os.lstat(last, dir_fd=at).st_mode):
             raise Refused("only files can be repaired", where=where, why=path)
-        yield at
+        descriptor = os.open(last, flags | _PLAIN, dir_fd=at)
+        stack.callback(os.close, descriptor)
+        yield descriptor
 
 
 def finish(

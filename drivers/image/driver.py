@@ -22,6 +22,7 @@ from mirrord.core.errors import (
 from mirrord.core.live import ImageFacts, LiveSetup, LiveStatus, Mode
 from mirrord.core.model import Role, Snapshot, VolumeFacts
 from mirrord.core.relationship import Relationship
+from mirrord.core.sealed import sealed, unsealed
 from mirrord.core.units import MERGE_ABOVE
 from mirrord.drivers.contract import Capability, Driver
 from mirrord.drivers.image import place
@@ -427,11 +428,11 @@ class ImageDriver(Driver, Live):
 
     def _end(self) -> _End | None:
         try:
-            text = (self._store / "end.json").read_text(encoding="utf-8")
+            text = (self._store / "end.json").read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
         try:
-            found = json.loads(text)
+            found = unsealed(text)
             lists = {key: tuple(found[key]) for key in ("served", "allowed")}
             end = _End(**{**found, **lists})
             for key, value in end._asdict().items():
@@ -474,7 +475,7 @@ class ImageDriver(Driver, Live):
         self._process.write_config(self._lines(end))
 
     def _record(self, end: _End) -> None:
-        data = json.dumps(end._asdict()).encode()
+        data = json.dumps(sealed(end._asdict())).encode()
         files.write_atomic(f"{_LABEL}:RECORD", self._store / "end.json", data, mode=0o600)
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from mirrord.core.endpoint import NAMED_KINDS, is_dataset
 from mirrord.core.errors import Untrusted, UsageError
 from mirrord.core.names import nearest
+from mirrord.drivers.registry import is_copied
 from mirrord.wire.methods import Right
 
 #: Before the pauser, in a rule.
@@ -121,12 +122,14 @@ def rights_at(rules: Rules, location: str, *, kind: str = "") -> Right:
     if any(_inside(real, folder) for folder in rules.send):
         found |= Right.SEND
     receiving = [folder for folder in rules.receive if _inside(real, folder)]
-    if receiving and not any(_in_volume(real, folder) for folder in receiving):
+    # All files of a block volume are in it; those of others are beside them.
+    inner = os.path.join(real, "x") if kind == "block" else real
+    if any(_in_volume(inner, folder) for folder in receiving):
+        raise _refused(rules, location, real, "it is inside another volume of mirrord, or a copy")
+    if receiving:
         found |= Right.RECEIVE | remove
     if found:
         return found
-    if receiving:
-        raise _refused(rules, location, real, "it is inside another volume of mirrord")
     raise _refused(rules, location, real, "")
 
 
@@ -178,8 +181,9 @@ def _refused(rules: Rules, location: str, real: str, why: str) -> Untrusted:
 
 
 def _in_volume(real: str, folder: str) -> bool:
-    """Whether `real` is inside a volume with a mirrord store: its content, including links, may
-    have been sent by a peer, and may change at any time.
+    """Whether `real` is inside a volume with a mirrord store, or a copy of one: its content,
+    including links and what looks like records, may have been sent by a peer, and may change at any
+    time.
     """
     root = os.path.realpath(folder)
     above = os.path.dirname(real)
@@ -188,7 +192,7 @@ def _in_volume(real: str, folder: str) -> bool:
         stores = [f"{parent}/{_STORE}/{name}"]
         if os.path.ismount(above):
             stores.append(f"{above}/{_STORE}/{name or 'volume'}")
-        if any(os.path.lexists(store) for store in stores):
+        if any(map(os.path.lexists, stores)) or (os.path.isdir(above) and is_copied(above)):
             return True
         if above == parent:
             break

@@ -427,8 +427,15 @@ def _demand_readable(opened: _Opened, arguments: dict[str, Any]) -> None:
         demand(opened.rules, opened.rights, Right.SEND, "verify snapshots", str(opened.driver))
 
 
+def _demand_own_end(opened: _Opened, arguments: dict[str, Any]) -> None:
+    """A replica is received into: who may only send changes nothing of it."""
+    if not opened.rights & Right.RECEIVE and opened.driver.facts().role is Role.MIRROR:
+        demand(opened.rules, opened.rights, Right.RECEIVE, "change a replica", str(opened.driver))
+
+
 def _demand_end(opened: _Opened, arguments: dict[str, Any]) -> None:
     """A primary is sent from, a replica received into."""
+    _demand_own_end(opened, arguments)
     needed = Right.SEND if arguments["setup"].primary else Right.RECEIVE
     demand(opened.rules, opened.rights, needed, "mirror an image", str(opened.driver))
 
@@ -476,4 +483,11 @@ _GUARDS: dict[str, _Guard] = {
     "begin_test": _demand_place,
     "live_create": _demand_end,
     "live_serve": _demand_clients,
+    "live_start": _demand_own_end,
+    "live_unserve": _demand_own_end,
+    "live_control": _demand_own_end,
+    "live_window": _demand_own_end,
+    "live_traffic": _demand_own_end,
+    "live_copy_rate": _demand_own_end,
+    "live_remove": _demand_own_end,
 }

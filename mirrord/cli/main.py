@@ -12,6 +12,7 @@ import importlib
 import io
 import locale
 import os
+import resource
 import signal
 import sys
 import threading
@@ -161,6 +162,8 @@ def main() -> None:
     """Run the command line of this process."""
     # A command is nearly all imports, and nothing in those is garbage.
     gc.set_threshold(100_000)
+    # A core dump would hold keys, and data of users. What it starts inherits this.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     _use_utf8()
     _open_streams()
     try:

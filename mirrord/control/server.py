@@ -27,7 +27,11 @@ from mirrord.core.states import Activity
 from mirrord.system.native import Panic
 from mirrord.wire import values
 
+#: Of a request; of one of a client that may only look.
 _BODY_BYTES_MAX = 8 << 20
+_QUESTION_BYTES_MAX = 64 << 10
+#: For a request to arrive.
+REQUEST_S = 10.0
 _TELL_EVERY_S = 0.1
 _NEWS_MAX = 100
 _ALIVE_EVERY_S = 10.0
@@ -134,11 +138,15 @@ async def _asked(request: Request, access: str) -> Call[Any]:
             f"'{name}' changes state, and this socket is read-only",
             hint="Run it as root (or with sudo).",
         )
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > _BODY_BYTES_MAX:
-            raise UsageError("the request is too large")
+    body, most = bytearray(), _BODY_BYTES_MAX if access == "act" else _QUESTION_BYTES_MAX
+    try:
+        async with asyncio.timeout(REQUEST_S):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > most:
+                    raise UsageError("the request is too large")
+    except TimeoutError:
+        raise UsageError("the request is not complete") from None
     try:
         arguments = json.loads(bytes(body) or b"{}")
     except (ValueError, RecursionError):

@@ -240,6 +240,12 @@ class InvariantError(MirrordError):
         super().__init__(what, hint="This is a bug in mirrord: please report it, with --debug.")
 
 
+#: Characters of each text of an error from elsewhere, and how many notes it has: in a variable of a
+#: hook's environment all of it must fit into 128 KiB, also with each one escaped.
+_TEXT_MAX = 3000
+_NOTES_MAX = 20
+
+
 def pack_error(error: MirrordError) -> dict[str, object]:
     """An error with all of its text for users, for JSON or msgpack.
 
@@ -253,23 +259,18 @@ def pack_error(error: MirrordError) -> dict[str, object]:
 
 
 def unpack_error(packed: Mapping[str, Any]) -> MirrordError:
-    """The same error, of the same class."""
+    """The same error, of the same class; its text is shortened to what one line may be."""
     kind = MirrordError.by_code.get(str(packed.get("error")), MirrordError)
     error = MirrordError.__new__(kind)
     parts = packed.get("hint_parts")
     hint = MIRROR.join(map(str, parts)) if isinstance(parts, list) else packed.get("hint", "")
-    MirrordError.__init__(
-        error,
-        str(packed.get("what", "")),
-        where=str(packed.get("where", "")),
-        why=str(packed.get("why", "")),
-        hint=str(hint),
-    )
+    what, where, why = (str(packed.get(key, ""))[:_TEXT_MAX] for key in ("what", "where", "why"))
+    MirrordError.__init__(error, what, where=where, why=why, hint=str(hint)[:_TEXT_MAX])
     known = {"error", "what", "where", "why", "hint", "hint_parts", "retryable", "notes"}
     error.data = {str(key): value for key, value in packed.items() if key not in known}
     notes = packed.get("notes", ())
-    for note in notes if isinstance(notes, list | tuple) else ():
-        error.add_note(str(note))
+    for note in notes[:_NOTES_MAX] if isinstance(notes, list | tuple) else ():
+        error.add_note(str(note)[:_TEXT_MAX])
     return error
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from mirrord.core.errors import MIRROR, Diverged, Fenced, Refused
+from mirrord.core.sealed import sealed, unsealed
 from mirrord.core.text import can_name, is_plain
 
 #: Limits of a record's size and of the records of a volume: a peer writes them.
@@ -201,7 +202,7 @@ def encode(record: Relationship) -> bytes:
     is too high.
     """
     demand_epoch(record.epoch, record.name)
-    data = json.dumps(record.as_dict(), separators=(",", ":")).encode()
+    data = json.dumps(sealed(record.as_dict()), separators=(",", ":")).encode()
     if len(data) > RECORD_BYTES_MAX:
         raise Refused("the relationship record is too long", why=f"{len(data)} bytes")
     return data
@@ -211,7 +212,7 @@ def encode(record: Relationship) -> bytes:
 def decode(data: bytes | str) -> Relationship | None:
     """The record in such a line; None when it is malformed."""
     try:
-        return _from_dict(json.loads(data))
+        return _from_dict(unsealed(data))
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None
 

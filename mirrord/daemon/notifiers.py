@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
+import socket
+import urllib.error
 import urllib.parse
 import urllib.request
 from typing import Any, NamedTuple
@@ -12,7 +15,7 @@ from mirrord.config.host import AlarmTargets
 from mirrord.core.errors import MirrordError
 from mirrord.core.records import AlarmKind, Level
 from mirrord.daemon.journal import say
-from mirrord.system import command
+from mirrord.system import clock, command
 
 
 class Notice(NamedTuple):
@@ -35,7 +38,48 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """Not at all: it is an error like any other."""
 
 
-_OPENER = urllib.request.build_opener(_NoRedirect)
+class _Timed(io.RawIOBase):
+    """What comes from a socket until a moment: a server that sends byte by byte is not awaited."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._until_s = clock.monotonic_s() + (sock.gettimeout() or 0.0)
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """See `io.RawIOBase`; `TimeoutError`."""
+        left_s = self._until_s - clock.monotonic_s()
+        if left_s <= 0:
+            raise TimeoutError("timed out")
+        self._sock.settimeout(left_s)
+        return self._sock.recv_into(buffer)
+
+
+class _Answer(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *words: Any, **named: Any) -> None:
+        super().__init__(sock, *words, **named)
+        self.fp = io.BufferedReader(_Timed(sock))
+
+
+class _Timely(urllib.request.AbstractHTTPHandler):
+    def do_open(self, http_class: Any, *words: Any, **named: Any) -> Any:
+        """See `AbstractHTTPHandler`, which calls this for each connection."""
+        made: Any = type("Connection", (http_class,), {"response_class": _Answer})
+        return super().do_open(made, *words, **named)
+
+
+class _Http(_Timely, urllib.request.HTTPHandler):
+    pass
+
+
+class _Https(_Timely, urllib.request.HTTPSHandler):
+    pass
+
+
+_OPENER = urllib.request.build_opener(_NoRedirect, _Http, _Https)
 
 
 def deliver(targets: AlarmTargets, alarm: Notice) -> None:
@@ -67,10 +111,11 @@ def _post(targets: AlarmTargets, alarm: Notice) -> None:
         method="POST",
     )
     try:
-        with _OPENER.open(request, timeout=targets.timeout_s) as response:
-            response.read(1024)
+        _OPENER.open(request, timeout=targets.timeout_s).close()
     except (OSError, http.client.HTTPException, ValueError) as error:
         # The address may hold a secret, and some errors name it: only its host goes into the log.
         host = urllib.parse.urlsplit(targets.webhook).hostname
         why = str(error) if isinstance(error, OSError) else type(error).__name__
+        if isinstance(error, urllib.error.HTTPError):
+            why = f"HTTP status {error.code}"
         say("warning", f"the alarm could not be posted to {host}: {why}")

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from mirrord.config.host import Host
 from mirrord.config.host import load as load_host
-from mirrord.control.server import application
+from mirrord.control.server import REQUEST_S, application
 from mirrord.core.errors import Busy, ConfigError, IoFailed, MirrordError
 from mirrord.core.units import counted
 from mirrord.daemon import journal
@@ -101,13 +101,27 @@ async def _reload(daemon: Daemon) -> None:
 
 
 class _Protocol(H11Protocol):
-    """HTTP with a limit of connections; more are closed at once."""
+    """HTTP with a limit of connections: more are closed at once, one that asks nothing later."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Somebody has connected."""
         super().connection_made(transport)
         if len(self.connections) > in_share(CONNECTIONS_MAX, _SHARE):
             transport.abort()
+        self._await_request(None)
+
+    def on_response_complete(self) -> None:
+        """The next request may follow."""
+        last = self.cycle
+        super().on_response_complete()
+        self._await_request(last)
+
+    def _await_request(self, last: RequestResponseCycle | None) -> None:
+        def end() -> None:
+            if self.cycle is last:
+                self.transport.abort()
+
+        self.loop.call_later(REQUEST_S, end)
 
 
 class _Server(uvicorn.Server):

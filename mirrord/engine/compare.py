@@ -126,8 +126,7 @@ class Descent:
 
     def differences(self) -> Iterator[Difference]:
         """All paths that differ, folder by folder."""
-        here, there = self._nodes(self._source, "."), self._nodes(self._destination, ".")
-        pending = [(next(here), next(there))]
+        pending = [(self._root(self._source), self._root(self._destination))]
         while pending:
             one, other = pending.pop()
             yield from self._of_pair(one, other)
@@ -136,6 +135,11 @@ class Descent:
                 pending += reversed(_unproven(folder, copy))
                 yield from (Difference(path, "missing") for path in sorted(folder.keys() - copy))
                 yield from (Difference(path, "extra") for path in sorted(copy.keys() - folder))
+
+    def _root(self, end: Verification) -> VerifyNode:
+        for node in self._nodes(end, "."):
+            return node
+        raise ProtocolError("the other end has no root of its tree", where=str(end))
 
     def _folders(self, path: str) -> tuple[dict[str, VerifyNode], dict[str, VerifyNode]]:
         """What both ends have in a folder. When one says that it has so many more that no more of

@@ -25,6 +25,8 @@ VERSIONS = (3, 2, 1)
 CHECKSUM_SINCE = 3
 #: Maximum output of a login shell before mirrord's greeting.
 _STRAY_BYTES_MAX = 64 << 10
+#: More are of no use, and errors name them all.
+_VERSIONS_MAX = 100
 
 
 class Hello(NamedTuple):
@@ -58,7 +60,9 @@ def _of(packed: Any, peer: str) -> Hello:
     if not all(type(one) is int and 0 <= one < 1 << 31 for one in numbers):
         raise ProtocolError("malformed greeting from the other end")
     words = [str(packed.get(key, ""))[:200] for key in ("software", "token", "about")]
-    return Hello(words[0], tuple(versions), words[1], numbers[0], numbers[1], words[2])
+    return Hello(
+        words[0], tuple(versions[:_VERSIONS_MAX]), words[1], numbers[0], numbers[1], words[2]
+    )
 
 
 def say(lane: Lane, hello: Hello) -> None:

@@ -84,7 +84,7 @@ class QmpPauser(Pauser):
         except OSError:
             self.close()
             raise
-        self._line()  # the greeting
+        self._line(clock.monotonic_s() + _ANSWER_S)  # the greeting
         self._ask("qmp_capabilities")
 
     def _status(self) -> str:
@@ -98,11 +98,11 @@ class QmpPauser(Pauser):
         assert self._socket is not None, word
         self._asked += 1
         try:
-            self._socket.settimeout(timeout_s)
+            until_s = clock.monotonic_s() + timeout_s
             command = {"execute": word, "id": self._asked}
             self._socket.sendall(json.dumps(command).encode() + b"\n")
             while True:
-                answer = self._line()
+                answer = self._line(until_s)
                 if answer.get("id") != self._asked:
                     continue
                 if "error" in answer:
@@ -112,9 +112,13 @@ class QmpPauser(Pauser):
         except OSError as error:
             raise self._unanswered(error) from None
 
-    def _line(self) -> dict[str, object]:
+    def _line(self, until_s: float) -> dict[str, object]:
         assert self._socket is not None
         while b"\n" not in self._rest:
+            left_s = until_s - clock.monotonic_s()
+            if left_s <= 0:
+                raise TimeoutError  # there is no end of events, or of the line
+            self._socket.settimeout(left_s)
             data = self._socket.recv(65536)
             if not data or len(self._rest) > _LINE_MAX:
                 raise ConnectionError("the connection was closed")
@@ -122,7 +126,7 @@ class QmpPauser(Pauser):
         line, _, self._rest = self._rest.partition(b"\n")
         try:
             found = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ConnectionError("that is no QMP server") from None
         return found if isinstance(found, dict) else {}
 

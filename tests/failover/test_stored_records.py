@@ -15,6 +15,7 @@ from mirrord.core import names
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import Fenced, NotFound, Refused
 from mirrord.core.relationship import EPOCH_MAX
+from mirrord.core.sealed import unsealed
 from mirrord.drivers.block.volume import Volume
 from mirrord.drivers.registry import open_driver
 from mirrord.system.paths import Paths
@@ -38,7 +39,7 @@ class Pair(NamedTuple):
             file.write_text(text)
 
     def document(self, **changes: object) -> str:
-        return json.dumps({**json.loads(self.files[0].read_text()), **changes})
+        return json.dumps({**unsealed(self.files[0].read_text()), **changes})
 
     def elsewhere(self) -> Service:
         """Another host, which defines nothing."""

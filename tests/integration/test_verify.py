@@ -315,11 +315,12 @@ def test_a_copy_on_another_host_is_verified_and_repaired(tmp_path: Path, host: S
         btrfs.filesystem(size_mib=512, options="nodatasum") as there,
     ):
         pair = Pair(tmp_path / "home", here, there, host)
-        pair.write("file", content(1) + marker)
+        (pair.source / "a/b").mkdir(parents=True)
+        pair.write("a/b/a", content(1) + marker)
         pair.service.initialize(NAME)
         assert pair.verify().data["equal"]
         pair.damage(marker)
-        assert differences(pair.verify(sample="100")) == [("file", "content", "")]
+        assert differences(pair.verify(sample="100")) == [("a/b/a", "content", "")]
         assert pair.verify(repair=True).status == "repaired"
         assert pair.verify(changed=True).data["equal"]
         pair.write("more", content(2))

@@ -9,11 +9,15 @@ from typing import Any
 
 import pytest
 
+from mirrord.core.errors import ProtocolError, Refused
 from mirrord.core.model import Endpoint, Snapshot, SnapshotKind, Staging
 from mirrord.core.relationship import EPOCH_MAX, Fence, Relationship, SiteRecord
+from mirrord.core.verification import VerifyRequest
+from mirrord.engine.compare import Descent
 from mirrord.link.driver import RemoteDriver
 from mirrord.link.exchange import Exchange
 from mirrord.link.session import Session
+from mirrord.system import command
 from mirrord.system.waiting import Waiting
 from mirrord.wire.methods import Opened
 from mirrord.wire.values import pack
@@ -82,6 +86,31 @@ def test_a_relationship_record_that_no_mirrord_writes_is_damaged(
         assert driver.relationship("m1") == (record if valid else None)
         if "mirror_id" not in changes:
             assert driver.relationships() == {"m1": record if valid else None}
+
+
+@pytest.mark.parametrize("letter", ["x", "\ue000"])
+def test_an_error_is_no_longer_than_a_variable_of_the_environment(letter: str) -> None:
+    """A hook and the program for alarms get it there: without it they cannot be started."""
+
+    def handler(_exchange: Exchange, _method: str, _words: list[Any]) -> Any:
+        text = letter * 80_000
+        error = Refused(text, where=text, why=text, hint=text)
+        for _ in range(100):
+            error.add_note("a note")
+        raise error
+
+    with pair(handler) as (client, _server):
+        driver = RemoteDriver.of(Endpoint("block", "/copy", "dr"), Connected(client))
+        with pytest.raises(Refused) as caught:
+            driver.stagings()
+    told = command.run(["/bin/true"], timeout_s=9, environment={"TOLD": str(caught.value)})
+    assert told.status == 0
+    assert len(caught.value.hint) < 10_000 and len(caught.value.__notes__) < 100
+
+
+def test_a_tree_without_a_root_is_an_error() -> None:
+    with answering(verify_nodes=[]) as driver, pytest.raises(ProtocolError, match="no root"):
+        list(Descent(driver, driver, VerifyRequest("g1")).differences())
 
 
 @pytest.mark.parametrize("number", [2**63, 2**64 - 1])

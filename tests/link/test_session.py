@@ -339,6 +339,13 @@ def test_another_version_is_named_with_ours() -> None:
     assert "same version" in error.hint
 
 
+def test_many_versions_are_not_all_named() -> None:
+    def say(stream: FdStream) -> None:
+        greeting.say(Lane(stream), Hello("9.9", (1 << 62,) * 7000))
+
+    assert len(str(greeted(say))) < 10_000
+
+
 def test_a_peer_that_is_not_mirrord_is_quoted_in_the_error() -> None:
     def say(stream: FdStream) -> None:
         with contextlib.suppress(OSError):  # it may be left in the middle of what it says

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from mirrord.core.sealed import unsealed
 from mirrord.system import native
 from tests.live.command import Home, Mirror
 from tests.live.lab import BLOCK, ROOT, Proxy, Writer, wait_until
@@ -95,7 +96,7 @@ def _changes(mirror: Mirror) -> int:
 def _slow(mirror: Mirror) -> Iterator[SlowProxy]:
     """From now on the primary reaches the secondary through a proxy."""
     file = mirror.source.store / "end.json"
-    end = json.loads(file.read_text())
+    end = unsealed(file.read_text())
     proxy = SlowProxy(int(end["peer"].rpartition(":")[2]))
     file.write_text(json.dumps({**end, "peer": f"127.0.0.1:{proxy.port}"}))
     mirror.source.kill()

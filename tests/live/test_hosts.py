@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mirrord.config.hosts import render
-from mirrord.core.errors import Unreachable
+from mirrord.core.errors import Unreachable, Untrusted
 from mirrord.core.live import LiveSetup
 from mirrord.core.model import Endpoint
 from mirrord.drivers.image.driver import ImageDriver
@@ -195,6 +195,35 @@ def test_what_a_peer_may_not_do(tmp_path: Path) -> None:
         assert remote.destination.pid is not None
         os.kill(remote.destination.pid, 9)
         remote.close()
+
+
+def test_who_may_only_send_changes_nothing_of_a_replica(tmp_path: Path) -> None:
+    """That is the standby of a mirror of somebody else."""
+    image = tmp_path / "db.img"
+    image.write_bytes(b"")
+    os.truncate(image, 1 << 20)
+    end, volume = ImageDriver.at(str(image)), "0" * 31 + "1"
+    end.live_create(LiveSetup("m1", "db", "secondary", volume, False, 1 << 20))
+    end.live_start("127.0.0.1", "")
+    mine = LiveSetup("m1", "db", "primary", "0" * 31 + "2", True, 1 << 20, replaces=volume)
+    try:
+        with agents(tmp_path / "there", "--allow", f"send={tmp_path}") as made:
+            driver = RemoteDriver.of(Endpoint("image", str(image), "dr"), made)
+            for attempt in (
+                lambda: driver.live_create(mine),
+                lambda: driver.live_start("", "127.0.0.1:9"),
+                driver.live_unserve,
+                lambda: driver.live_window("1"),
+                driver.live_remove,
+            ):
+                with pytest.raises(Untrusted, match="change a replica"):
+                    attempt()
+            assert driver.live_status().role == "secondary"
+            driver.detach()
+            assert made._current is not None
+            made._current.close()
+    finally:
+        end.live_remove()
 
 
 def test_a_reverse_needs_the_right_to_receive_at_the_source(tmp_path: Path) -> None:

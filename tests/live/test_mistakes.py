@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from mirrord.core.errors import IoFailed
+from mirrord.core.sealed import unsealed
 from mirrord.drivers.image.driver import ImageDriver
 from mirrord.system import native
 from tests.live.command import Mirror, qemu_io
@@ -91,7 +92,7 @@ def test_a_value_of_another_type_in_the_record_of_an_end_is_named(
 ) -> None:
     mirror.initialize("--policy", "sync")
     record = mirror.source.store / "end.json"
-    record.write_text(json.dumps({**json.loads(record.read_text()), key: value}))
+    record.write_text(json.dumps({**unsealed(record.read_text()), key: value}))
     said = mirror.home.refused("serve", "db")
     assert f"{record}: the record of this end is malformed: {key} is" in said
 

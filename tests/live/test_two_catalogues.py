@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from mirrord.core.sealed import unsealed
 from tests.live.command import Home, Mirror, qemu_io
 from tests.live.lab import wait_until
 from tests.support.service import takes_clients
@@ -106,7 +107,7 @@ def _cut_link(mirror: Mirror) -> None:
     """The ends do not find each other any more, and the destination is not running."""
     mirror.destination.kill()
     record = mirror.destination.store / "end.json"
-    record.write_text(json.dumps({**json.loads(record.read_text()), "peer": "127.0.0.1:9"}))
+    record.write_text(json.dumps({**unsealed(record.read_text()), "peer": "127.0.0.1:9"}))
     mirror.source.ask("peer", "127.0.0.1:9")
 
 

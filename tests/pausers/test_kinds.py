@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -365,6 +366,34 @@ def test_a_virtual_machine_that_stops_too_late_is_continued(
         assert not pauser.is_paused()
     with closing(open_pauser(f"qmp:{machine}")) as pauser:
         pauser.check([])  # it runs
+
+
+@pytest.mark.parametrize("said", [b'{"event": "X"}\n', b"x", b"[" * 100_000 + b"\n"])
+def test_a_virtual_machine_that_never_answers_is_given_up(tmp_path: Path, said: bytes) -> None:
+    ended = threading.Event()
+    with closing(socket.socket(socket.AF_UNIX)) as server:
+        server.bind(str(tmp_path / "qmp"))
+        server.listen()
+
+        def talk() -> None:
+            with server.accept()[0] as made, suppress(OSError):
+                while not ended.wait(0.05):
+                    made.sendall(said)
+
+        thread = threading.Thread(target=talk, daemon=True)
+        thread.start()
+        timer = threading.Timer(20, ended.set)
+        timer.start()
+        began_s = time.monotonic()
+        with (
+            closing(open_pauser(f"qmp:{tmp_path}/qmp")) as pauser,
+            pytest.raises(PauseFailed, match="does not answer"),
+        ):
+            pauser.check([])
+        assert time.monotonic() - began_s < 15
+        ended.set()
+        timer.cancel()
+        thread.join()
 
 
 def test_no_virtual_machine(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import stat
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.transport import ssh_keys
 from tests.security.sentences import breaks
 from tests.security.world import MIRROR, Host, stream_of
+from tests.support.agents import agents
 from tests.support.service import ServiceProcess
 
 
@@ -100,6 +102,22 @@ def test_nothing_tells_a_secret(host: Host, root: Path) -> None:
     assert "mirrord" in whole
     assert token not in whole
     assert key[100:140] not in whole and "BEGIN PRIVATE KEY" not in whole
+
+
+@breaks("K7")
+def test_no_process_leaves_a_core_dump(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+    try:
+        with agents(tmp_path) as made:
+            made.session().call("ping")
+            limits = Path(f"/proc/{made.processes[-1].pid}/limits").read_text()
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
+    [line] = [line for line in limits.splitlines() if line.startswith("Max core file size")]
+    assert line.split()[4] == "0"
+    for unit in (Path(__file__).parents[2] / "packaging").glob("*.service"):
+        assert "\nLimitCORE=0\n" in unit.read_text()
 
 
 @breaks("N1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from mirrord.core.errors import MirrordError, Refused, Untrusted
 from mirrord.core.model import ReceiveRequest
 from mirrord.drivers import pins
+from mirrord.drivers.block.driver import BlockDriver
 from mirrord.drivers.btrfs.driver import BtrfsDriver
 from mirrord.wire.methods import METHODS
 from tests.contract.test_relationship import FIRST
@@ -98,6 +100,41 @@ def test_what_a_peer_sent_is_no_way_to_anywhere(host: Host, root: Path) -> None:
         # Its own view is not out of bounds: it is the volume.
         assert peer.volume(view).facts().shown == two.guid
     assert sorted(os.listdir(root / "private")) == ["secret"]
+
+
+@breaks("F3", "F4")
+@pytest.mark.parametrize("how", ["view", "live", "copy", "forgotten"])
+def test_what_a_peer_sent_is_no_volume(host: Host, root: Path, how: str) -> None:
+    """A tree can hold what looks like a block volume, whose records are links to other folders."""
+    source, backup = BtrfsDriver(str(root / "home")), root / "backup"
+    for folder in (root / "home/x", root / "home/below/x"):
+        BlockDriver(str(folder)).prepare(MIRROR)
+        (folder / "relationships").symlink_to(root / "private")
+    for path in (root / "home/x").iterdir():
+        path.rename(root / "home" / path.name)
+    one = source.take_snapshot("s1")
+    both = ["--allow", f"send={backup}"] if how == "live" else []
+    with host.peer("--allow", f"receive={backup}", *both) as peer:
+        there = peer.volume(backup / "home")
+        there.prepare(MIRROR)
+        deliver(there, stream_of(source, one), one, "t1")
+        there.commit("t1", show=True)
+        place = backup / "home/current"
+        if how in ("live", "forgotten"):
+            there.promote()
+        if how == "copy":
+            place = backup / "copy"
+            there.begin_test(str(place))
+        if how == "forgotten":
+            there.delete_snapshot(one.guid)
+            there.forget()
+            assert not (backup / "home/.mirrord").exists()
+        for path in (place, place / "below/x"):
+            with pytest.raises(Untrusted):
+                peer.open(path, "block")
+        with pytest.raises(Untrusted):
+            peer.open(place / "file", "image")
+    assert os.listdir(root / "private") == ["secret"]
 
 
 @breaks("F5")
@@ -217,6 +254,17 @@ def test_who_may_send_also_reads_the_owners_snapshots_elsewhere(host: Host, root
             assert b"since deleted" in b"".join(iter(stream.read, b""))
         with pytest.raises(MirrordError):
             peer.volume(kept).facts()
+
+
+@breaks("V4")
+def test_a_device_in_a_snapshot_is_not_opened(host: Host, root: Path) -> None:
+    os.mknod(root / "home/node", 0o600 | stat.S_IFCHR, os.makedev(240, 0))  # there is no driver
+    one = BtrfsDriver(str(root / "home")).take_snapshot("s1")
+    with (
+        host.peer("--allow", f"send={root}") as peer,
+        pytest.raises(Refused, match="only files"),
+    ):
+        peer.call("verify_read", peer.open(root / "home"), one.guid, b"node", 0, 9)
 
 
 @breaks("V5")

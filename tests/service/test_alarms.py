@@ -285,6 +285,33 @@ def test_the_address_of_a_webhook_is_not_logged(
     assert "could not be posted to 127.0.0.1" in caplog.text and "secret" not in caplog.text
 
 
+@pytest.mark.parametrize("begin", ["", "HTTP/1.1 200 OK\r\n", "HTTP/1.1 500 /secret\r\n\r\n"])
+def test_a_web_address_that_answers_slowly_is_not_awaited(
+    begin: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with server.accept()[0] as made, suppress(OSError):
+                made.sendall(begin.encode())
+                while not ended.wait(0.05):
+                    made.sendall(b"x")
+
+        threading.Thread(target=answer, daemon=True).start()
+        began_s = time.monotonic()
+        timer = threading.Timer(8, ended.set)
+        timer.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/secret"
+        with caplog.at_level("WARNING", logger="mirrord"):
+            deliver(AlarmTargets(webhook=url, timeout_s=1), ALARM)
+        took_s = time.monotonic() - began_s
+        ended.set()
+        timer.cancel()
+    assert took_s < 4
+    assert "could not be posted" in caplog.text and "secret" not in caplog.text
+
+
 class _Hook(http.server.BaseHTTPRequestHandler):
     got: list[dict[str, Any]]
 

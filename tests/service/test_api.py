@@ -134,6 +134,28 @@ def test_a_request_that_is_too_large_or_no_http_is_survived(served: Served) -> N
         assert b"too large" in _raw(served.paths.act_socket, head + b"x" * 9_000_000)
     _raw(served.paths.act_socket, b"\x00\x01garbage\r\n\r\n")
     assert served.service.status() == []
+    head = head.replace(b"9000000", b"100000")
+    with contextlib.suppress(ConnectionError):  # who may only look has less to say
+        assert b"too large" in _raw(served.paths.read_socket, head + b" " * 100_000)
+
+
+def test_who_asks_nothing_makes_room_for_others(served: Served) -> None:
+    half = b"POST /v2/status HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"
+    with contextlib.ExitStack() as stack:
+        for number in range(2 * CONNECTIONS_MAX):
+            made = stack.enter_context(socket.socket(socket.AF_UNIX))
+            made.connect(str(served.paths.read_socket))
+            with contextlib.suppress(ConnectionError):
+                made.sendall((b"", b"GET ", half)[number % 3])
+
+        def is_answered() -> bool:
+            with contextlib.suppress(ConnectionError):
+                return b"mirrord" in _raw(served.paths.read_socket, ping)
+            return False
+
+        ping = b"GET /v2/ping HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        assert not is_answered()
+        until(is_answered)
 
 
 def test_who_may_only_look_cannot_use_up_the_files_that_transfers_need(served: Served) -> None:

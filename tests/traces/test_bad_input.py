@@ -9,6 +9,7 @@ import json
 import os
 import random
 import subprocess
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from mirrord.traces.importing import first_records, import_trace
 from mirrord.traces.model import Facts
 from mirrord.traces.options import ReadOptions
 from mirrord.traces.reading import open_trace
+from mirrord.traces.sources import SAMPLE_BYTES, opened
 from mirrord.traces.store import TraceFile, TraceWriter, trace_errors
 from mirrord.traces.writing import write_text
 from tests.traces.samples import EXAMPLES, FILETIME
@@ -116,6 +118,26 @@ def test_truncated_or_damaged_compression(packed, tmp_path: Path) -> None:  # ty
     for at in range(len(whole) // 2, len(whole) // 2 + 200):
         spoiled[at] ^= 0xA5
     refused(source(tmp_path, bytes(spoiled)), Damaged)
+
+
+@pytest.mark.parametrize("packer", [gzip.GzipFile, zstandard.ZstdCompressor().stream_writer])
+def test_a_small_file_that_unpacks_to_much_takes_little_memory(  # type: ignore[no-untyped-def]
+    packer, tmp_path: Path
+) -> None:
+    path = tmp_path / "source"
+    with path.open("wb") as file:
+        made = packer(fileobj=file, mode="wb") if packer is gzip.GzipFile else packer(file)
+        with made:
+            for _ in range(512):
+                made.write(bytes(1 << 20))
+    assert path.stat().st_size < 1 << 20
+    tracemalloc.start()
+    try:
+        with opened(path) as source:
+            assert len(source.sample) == SAMPLE_BYTES
+        assert tracemalloc.get_traced_memory()[1] < 150 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("forced", ["blkparse", "spc", "vscsi1", "fio2", "blktrace", "srt", "fiu"])
@@ -299,7 +321,8 @@ def test_the_facts_of_a_stored_trace_are_checked(tmp_path: Path) -> None:
         {"findings": [{}]},
     ]
     malformed = [json.dumps({**kept, **each}).encode() for each in odd]
-    for facts in (b"{", b"{}", b'{"version": 99}', b"[]", b'{"version": 1, "name": 1}', *malformed):
+    malformed += [b"{", b"{}", b"[]", b'{"version": 1, "name": 1}', b"[" * 200_000]
+    for facts in (b'{"version": 99}', *malformed):
         pq.write_table(table.replace_schema_metadata({b"mirrord": facts}), path)
         with pytest.raises(Damaged, match=r"malformed metadata of the trace|version 99"):
             TraceFile(path)
