@@ -46,7 +46,7 @@ def adopt(
     if other:
         ends.append(parse_endpoint(other, what="other end"))
     with explained():
-        service.paths.make()
+        service.paths.make(state=False)
         with service.attached(ends[0]) as driver:
             definition, lines = plan(service.definitions, driver, ends, mirror, name)
         if other:

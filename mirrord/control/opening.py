@@ -100,6 +100,7 @@ class Opener:
     def catalogue(self) -> Catalogue:
         """The catalogue, opened at first use."""
         if self._catalogue is None:
+            self.shared.check_state()
             self.paths.make()
             self._catalogue = Catalogue(
                 self.paths.catalogue, self.shared.turn, brief=self._is_brief
@@ -151,7 +152,7 @@ class Opener:
                 why="each write of a live mirror is mirrored, there are no snapshots",
                 hint="docs/live-modes.md has the commands for live mirrors.",
             )
-        self.paths.make()
+        self.paths.make(state=False)
         name, limits = definition.name, self._limits_for(definition)
         run = RunFiles(self.paths.run, name)
         pace = None
@@ -227,7 +228,7 @@ class Opener:
         from mirrord.config.hosts import Hosts
         from mirrord.live.mirror import Book, opened
 
-        self.paths.make()
+        self.paths.make(state=False)
         hosts, zone = Hosts(self.paths.hosts), self.host.zone
         book = Book(self.definitions, self.catalogue, hosts, zone, self._controller)
         run = RunFiles(self.paths.run, definition.name)

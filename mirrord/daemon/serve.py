@@ -45,7 +45,7 @@ def run(paths: Paths) -> None:
         journal.begin(as_json=host.log_json)
         try:
             stack.enter_context(
-                locks.exclusive(paths.state / "daemon.lock", "daemon", what="this state folder")
+                locks.exclusive(paths.daemon_lock, "daemon", what="this state folder")
             )
         except Busy as error:
             raise Busy(

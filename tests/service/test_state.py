@@ -1,0 +1,38 @@
+"""What a daemon does when the folders around it are taken away, or are other ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirrord.core.errors import IoFailed
+from tests.service.conftest import Served
+from tests.support.service import until
+from tests.support.world import NAME
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_state_folder_that_is_moved_or_replaced_is_not_begun_again(
+    served: Served, replaced: bool
+) -> None:
+    """In a new catalogue no mirror would be quiesced."""
+    served.initialized(schedule="every 1s")
+    served.service.quiesce(NAME)
+    state, elsewhere = served.paths.state, served.home / "elsewhere"
+    before = served.view_content()
+    served.lab.change(served.lab.source(), 1)
+    state.rename(elsewhere)
+    if replaced:
+        state.mkdir()
+    for work in (served.service.update, served.service.resume, served.service.status):
+        with pytest.raises(IoFailed, match="the state folder was unmounted, moved or replaced"):
+            work(NAME)
+    until(lambda: "ALARM state: the catalogue cannot be written" in served.daemon.text())
+    assert not list(state.glob("*")) and state.is_dir() == replaced
+    assert served.view_content() == before
+    served.service.break_off(NAME)  # an emergency: it does without
+    assert not list(state.glob("*")) and state.is_dir() == replaced
+    if replaced:
+        state.rmdir()
+    elsewhere.rename(state)
+    found = served.status()
+    assert found["quiesced"] and found["state"] == "broken-off"
