@@ -5,17 +5,35 @@ The files do not record which site is currently the source: the caller provides 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from mirrord.config import strict
+from mirrord.config.members import named
 from mirrord.config.reading import parse, parse_both
 from mirrord.config.together import check_together
 from mirrord.config.writing import render, with_endpoint, with_policy, with_throttle
 from mirrord.core.errors import ConfigError, NotFound, Refused, UsageError
 from mirrord.core.model import Definition, Endpoint
 from mirrord.core.names import check_mirror_name, did_you_mean
+from mirrord.core.relationship import Relationship
 from mirrord.system import files
+
+
+def of_record(
+    record: Relationship, pairs: Sequence[tuple[Endpoint, Endpoint]], name: str
+) -> Definition:
+    """What a relationship record says of a mirror. pairs: its volumes, the source's first."""
+    members = named(pairs)
+    return Definition(
+        name=check_mirror_name(name),
+        id=record.mirror_id,
+        source=members[0].source,
+        destination=members[0].destination,
+        members=members if len(members) > 1 else (),
+        site_names=(record.sites[0].name, record.sites[1].name),
+        source_site=record.source,
+    )
 
 
 class Definitions:
@@ -29,6 +47,8 @@ class Definitions:
         """
         self.folder = folder
         self._source_of = source_of
+        #: By name: texts that are used in place of those of the files.
+        self.instead: dict[str, str] = {}
 
     def file(self, name: str) -> Path:
         """The path of a mirror's definition, which may not exist."""
@@ -80,7 +100,8 @@ class Definitions:
 
     def both(self, name: str) -> Mapping[str, Definition]:
         """A definition by name, for both directions: by source site, in the order of the file."""
-        return parse_both(name, self.read(name), str(self.file(name)))
+        text = self.instead.get(name) or self.read(name)
+        return parse_both(name, text, str(self.file(name)))
 
     def all(self) -> list[Definition]:
         """All definitions, checked against each other. `ConfigError` at the first invalid one."""

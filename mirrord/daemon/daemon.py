@@ -137,11 +137,8 @@ class Daemon:
             verb = await self.workers.transfer(recover)
             say("info", f"{name}: the interrupted {verb} was recovered", mirror=name)
         except MirrordError as error:
-            say(
-                "error",
-                f"{name}: the interrupted {each.operation} was not recovered: {error}",
-                mirror=name,
-            )
+            text = f"{name}: the interrupted {each.operation} was not recovered: {error}"
+            say("error", text, mirror=name)
         finally:
             self._recovering.discard(name)
 
@@ -317,7 +314,9 @@ class Daemon:
             return
         row = await self.workers.record(lambda it: it.catalogue.mirror(watched.definition.id))
         if row is not None:
-            self.scheduler.stands(name, watched.standing.limited(row.state, quiesced=row.quiesced))
+            state, quiesced = row.state, row.quiesced
+            self.scheduler.stands(name, watched.standing.limited(state, quiesced=quiesced))
+            self._amend(name, lambda reading: reading._replace(state=state, quiesced=quiesced))
 
     async def refresh(self, name: str) -> None:
         """Read one mirror's definition and probe both of its ends."""

@@ -36,3 +36,14 @@ def test_a_state_folder_that_is_moved_or_replaced_is_not_begun_again(
     elsewhere.rename(state)
     found = served.status()
     assert found["quiesced"] and found["state"] == "broken-off"
+
+
+def test_a_break_by_an_invalid_definition_is_seen_by_the_daemon(served: Served) -> None:
+    """It had the mirror as mirrored until the file was valid again."""
+    served.initialized(schedule="every 1s")
+    file = served.paths.mirrors / f"{NAME}.toml"
+    file.write_text(f"not TOML\n{file.read_text()}")
+    [warning] = served.service.break_off(NAME).data["warnings"]
+    assert f"{NAME}.toml:1" in warning
+    assert served.row()["state"] == "broken-off"
+    assert f"{NAME}.toml:1" in served.row()["problems"][0]
