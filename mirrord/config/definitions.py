@@ -75,6 +75,7 @@ class Definitions:
             hint = f"Known mirrors: {', '.join(known[:8])}."
             if not known:
                 hint = f"Create one with 'mirrord create {name} SOURCE DESTINATION'."
+            hint += " If its definition was lost, 'mirrord adopt ENDPOINT' rebuilds it."
             raise NotFound(
                 f"no mirror is called '{name}'", hint=did_you_mean(name, known, hint)
             ) from None

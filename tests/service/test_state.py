@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirrord.core.errors import IoFailed
+from mirrord.core.errors import IoFailed, NotFound
 from tests.service.conftest import Served
 from tests.support.service import until
 from tests.support.world import NAME
@@ -47,3 +47,15 @@ def test_a_break_by_an_invalid_definition_is_seen_by_the_daemon(served: Served) 
     assert f"{NAME}.toml:1" in warning
     assert served.row()["state"] == "broken-off"
     assert f"{NAME}.toml:1" in served.row()["problems"][0]
+
+
+def test_a_lost_definition_is_rebuilt_as_the_message_says(served: Served) -> None:
+    served.initialized()
+    (served.paths.mirrors / f"{NAME}.toml").unlink()
+    served.lab.change(served.lab.source(), 1)
+    with pytest.raises(NotFound) as caught:
+        served.service.update(NAME)
+    assert "If its definition was lost, 'mirrord adopt ENDPOINT' rebuilds it." in caught.value.hint
+    served.service.adopt(served.end("destination"), yes=True)
+    served.service.update(NAME)
+    assert served.in_step()
