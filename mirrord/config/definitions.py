@@ -5,13 +5,15 @@ The files do not record which site is currently the source: the caller provides 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from mirrord.config import strict
 from mirrord.config.members import named
 from mirrord.config.reading import parse, parse_both
-from mirrord.config.together import check_together
+from mirrord.config.together import check_together, same_id
 from mirrord.config.writing import render, with_endpoint, with_policy, with_throttle
 from mirrord.core.errors import ConfigError, NotFound, Refused, UsageError
 from mirrord.core.model import Definition, Endpoint
@@ -122,6 +124,17 @@ class Definitions:
                 why=error.why,
                 hint="Rename the file, or move it elsewhere.",
             ) from None
+
+    def check_id(self, definition: Definition) -> None:
+        """`ConfigError` when another file has the id: what is done by a copy is done to the mirror
+        that it was copied from.
+        """
+        key = re.compile(rf"^id\s*=\s*[\"']{definition.id}[\"']", re.MULTILINE)
+        for name in self.names():
+            with suppress(OSError):
+                text = (self.folder / f"{name}.toml").read_text(errors="replace")
+                if name != definition.name and key.search(text):
+                    raise same_id(name, definition)
 
     def check_free(self, name: str) -> Path:
         """The file for a new definition; `Refused` when the name is taken."""

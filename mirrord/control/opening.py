@@ -289,6 +289,8 @@ class Opener:
         """
         with explained():
             known = next(iter(self.definitions.both(name).values()))
+            if verb is not Verb.BREAK:
+                self.definitions.check_id(known)
         if known.is_live and live is None:
             return self.look(name, work)  # it is refused, and no failure of the mirror
         with self.recorded(verb, known, kind) as done:

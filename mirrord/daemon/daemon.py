@@ -343,6 +343,7 @@ class Daemon:
         self._resumer.look(known)
 
     def _drop(self, name: str) -> None:
+        say("info", f"{name}: it is no longer defined, and not updated any more", mirror=name)
         self._steering.forget(name)
         self.scheduler.remove(name)
         self.store.readings.pop(name, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirrord.core.errors import IoFailed, NotFound
+from mirrord.core.errors import ConfigError, IoFailed, NotFound
 from tests.service.conftest import Served
 from tests.support.service import until
 from tests.support.world import NAME
@@ -59,3 +59,20 @@ def test_a_lost_definition_is_rebuilt_as_the_message_says(served: Served) -> Non
     served.service.adopt(served.end("destination"), yes=True)
     served.service.update(NAME)
     assert served.in_step()
+
+
+def test_a_copied_definition_with_the_same_id_does_not_act_on_the_mirror(served: Served) -> None:
+    """To delete it deleted what was recorded of the mirror, and its base at the source."""
+    served.initialized()
+    copy = served.paths.mirrors / "work.toml"
+    copy.write_text((served.paths.mirrors / f"{NAME}.toml").read_text())
+    for name in ("work", NAME):
+        with pytest.raises(ConfigError, match="have the same id") as caught:
+            served.service.delete(name, yes=True, keep_snapshots=False)
+        assert "needs its own id" in caught.value.hint
+    assert served.service.break_off(NAME).status == "done"
+    copy.unlink()
+    served.service.resync(NAME, yes=True)
+    assert served.service.status(NAME)[0].reading.last_transfer is not None and served.in_step()
+    served.service.delete(NAME, yes=True, keep_snapshots=False)
+    assert f"{NAME}: it is no longer defined" in served.daemon.text()
