@@ -16,7 +16,7 @@ from mirrord.config.host import load as load_host
 from mirrord.config.writing import render
 from mirrord.control.shared import Shared
 from mirrord.core.endpoint import parse_endpoint
-from mirrord.core.errors import ConfigError, MirrordError, Refused
+from mirrord.core.errors import ConfigError, IoFailed, MirrordError, Refused
 from mirrord.core.model import Definition, Endpoint, Pace
 from mirrord.core.results import Result, Silent, Watcher, has_acted
 from mirrord.core.states import Verb
@@ -65,7 +65,13 @@ class Opener:
             self._catalogue = None
 
     def refresh(self) -> None:
-        """Open the catalogue again at its next use, if it was removed or replaced."""
+        """Open the catalogue again at its next use, if it was removed or replaced, or should not be
+        used any more.
+        """
+        try:
+            self.shared.check_state()
+        except IoFailed:
+            self.close()
         if self._catalogue is not None and self._catalogue.is_replaced():
             self.close()
 

@@ -45,14 +45,14 @@ NOTIFIERS = 1
 
 
 def _check_state(paths: Paths, held: tuple[int, int] | None) -> None:
-    """`IoFailed` when the daemon's lock is not where it was: what a catalogue that was made in the
-    folder below would say, that nothing is quiesced, for one, is wrong.
+    """`IoFailed` when the daemon's lock is not where it was: another daemon may run, or a catalogue
+    that was made in the folder below would say, for one, that nothing is quiesced.
     """
     if files.identity(paths.daemon_lock) != held:
         raise IoFailed(
-            "the state folder was unmounted, moved or replaced",
+            "the state folder is not the one that the daemon has locked",
             where=str(paths.catalogue),
-            why="its file daemon.lock is not the one that the daemon has locked",
+            why="it was unmounted, moved or replaced, or its file daemon.lock was removed",
             hint="Mount it or move it back. To begin with a new one, in which no mirror is "
             "quiesced: 'systemctl restart mirrord'.",
         )

@@ -6,7 +6,7 @@ import pytest
 
 from mirrord.core.errors import ConfigError, IoFailed, NotFound
 from tests.service.conftest import Served
-from tests.support.service import until
+from tests.support.service import ServiceProcess, until
 from tests.support.world import NAME
 
 
@@ -24,7 +24,7 @@ def test_a_state_folder_that_is_moved_or_replaced_is_not_begun_again(
     if replaced:
         state.mkdir()
     for work in (served.service.update, served.service.resume, served.service.status):
-        with pytest.raises(IoFailed, match="the state folder was unmounted, moved or replaced"):
+        with pytest.raises(IoFailed, match="the state folder is not the one that"):
             work(NAME)
     until(lambda: "ALARM state: the catalogue cannot be written" in served.daemon.text())
     assert not list(state.glob("*")) and state.is_dir() == replaced
@@ -36,6 +36,25 @@ def test_a_state_folder_that_is_moved_or_replaced_is_not_begun_again(
     elsewhere.rename(state)
     found = served.status()
     assert found["quiesced"] and found["state"] == "broken-off"
+
+
+def test_a_daemon_whose_lock_was_removed_leaves_all_to_the_one_that_has_it(served: Served) -> None:
+    served.initialized(schedule="every 1s")
+    served.paths.daemon_lock.unlink()
+    second = ServiceProcess(served.home / "second", environment={"MIRRORD_HOME": str(served.home)})
+    second.paths = served.paths
+    second.start()
+    try:
+        until(lambda: "ALARM state: the catalogue cannot be written" in served.daemon.text())
+        begun = served.daemon.text().count("update (schedule) done")
+        served.lab.change(served.lab.source(), 1)
+        until(lambda: "update (schedule) done" in second.text())
+        assert served.daemon.text().count("update (schedule) done") == begun
+        served.daemon.stop()
+        assert served.in_step() and served.service.status(NAME), "its sockets are there"
+    finally:
+        second.stop()
+    served.daemon.start()
 
 
 def test_a_break_by_an_invalid_definition_is_seen_by_the_daemon(served: Served) -> None:
