@@ -59,7 +59,8 @@ class Definitions:
     def names(self) -> list[str]:
         """The names of all definitions, valid or not."""
         # Not the files that editors create next to an edited file, such as '.#home.toml'.
-        return sorted(path.stem for path in self.folder.glob("[!.]*.toml"))
+        found = [name for name in files.names_in(self.folder) if not name.startswith(".")]
+        return [name.removesuffix(".toml") for name in found if name.endswith(".toml")]
 
     def read(self, name: str) -> str:
         """The text of a definition by name; `NotFound` with the closest name otherwise."""

@@ -292,7 +292,7 @@ class Daemon:
         if not plain or watched is None or watched.definition.id != job.mirror_id or watched.faults:
             await self._refreshed(job.name)
         elif outcome.status == "done":
-            last = await self.workers.record(lambda service: last_transfer(service, job.name))
+            last = await self.workers.record(lambda service: last_transfer(service, job.mirror_id))
             self._amend(job.name, lambda reading: updated(reading, last))
         else:
             self._amend(job.name, well)

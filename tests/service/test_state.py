@@ -95,3 +95,31 @@ def test_a_copied_definition_with_the_same_id_does_not_act_on_the_mirror(served:
     assert served.service.status(NAME)[0].reading.last_transfer is not None and served.in_step()
     served.service.delete(NAME, yes=True, keep_snapshots=False)
     assert f"{NAME}: it is no longer defined" in served.daemon.text()
+
+
+def test_definitions_that_cannot_be_listed_are_not_taken_for_none(served: Served) -> None:
+    """For a monitoring system: status 3 and a line, not 1 without one."""
+    served.daemon.stop()
+    served.paths.mirrors.parent.mkdir(parents=True, exist_ok=True)
+    if served.paths.mirrors.is_dir():
+        served.paths.mirrors.rmdir()
+    served.paths.mirrors.write_text("")
+    for words in (["status"], ["config", "check"]):
+        found = served.cli(*words)
+        assert found.returncode == 1 and "Not a directory" in found.stderr
+    found = served.cli("monitor")
+    assert found.returncode == 3 and found.stdout.startswith("MIRRORD UNKNOWN - ")
+    assert "Not a directory" in found.stdout
+    served.paths.mirrors.unlink()
+    served.daemon.start()
+
+
+def test_scheduled_updates_by_the_definition_that_was_read_are_no_errors(served: Served) -> None:
+    """The file is invalid since; what is shown is of the update all the same."""
+    served.initialized(schedule="every 1s")
+    file = served.paths.mirrors / f"{NAME}.toml"
+    file.write_text("not TOML")
+    served.lab.change(served.lab.source(), 1)
+    until(lambda: "update (schedule) done: " in served.daemon.text(), 30)
+    until(lambda: served.row()["shown"].endswith(".2"), 30)
+    assert " error " not in served.daemon.text()
