@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import contextlib
 import os
-from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from mirrord.core.model import ReceiveRequest, Staging
@@ -17,6 +16,7 @@ from mirrord.drivers.btrfs.store import SnapshotEntry
 from mirrord.drivers.btrfs.stream import make_pipe
 from mirrord.drivers.streams import Receiver
 from mirrord.system import command, steps
+from mirrord.system.processes import is_stopped
 
 if TYPE_CHECKING:
     from subprocess import Popen  # noqa: TID251 - the type only
@@ -125,7 +125,7 @@ class ProgramReceiver(Receiver):
             self._writing = -1
         child, self._child = self._child, None
         if child is not None:
-            if timeout_s and not _is_stopped(child.pid):
+            if timeout_s and not is_stopped(child.pid):
                 command.ended(child, timeout_s=timeout_s)
             if child.poll() is None:
                 child.kill()
@@ -137,12 +137,3 @@ class ProgramReceiver(Receiver):
         if self._errors is not None:
             self._errors.close()
             self._errors = None
-
-
-def _is_stopped(pid: int) -> bool:
-    """Whether a process was stopped by a signal: it would not end by itself."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    return state.rpartition(")")[2].split()[0] in "Tt"

@@ -42,7 +42,7 @@ def role(place: Layout) -> tuple[Role, tuple[str, ...]]:
 def demand_copy(place: Layout, mirror_id: str, where: str) -> None:
     """Refuse a location that shows no snapshot, or is the destination of another mirror."""
     if place.shown_wrapper() is None:
-        raise refusals.not_a_mirror(where)
+        raise refusals.view_replaced(str(place.view))
     owner = failover.legible_mirror_id(place)
     if owner not in ("", mirror_id):
         raise refusals.other_mirror(where, owner)

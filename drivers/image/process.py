@@ -10,7 +10,6 @@ import re
 import select
 import signal
 import socket
-import struct
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -29,6 +28,7 @@ from mirrord.core.errors import (
 )
 from mirrord.core.live import LiveStatus, VerifyStatus
 from mirrord.system import clock, command, files, native, paths, sockets
+from mirrord.system.processes import listener
 
 _LABEL = "IMAGE:PROCESS"
 #: Why the program ended: the code and the text (native/live/src/problem.rs).
@@ -139,11 +139,9 @@ class LiveProcess:
         """The process that listens at the control socket."""
         try:
             with closing(sockets.connected(self._store / "control", timeout_s=1.0)) as made:
-                size = struct.calcsize("3i")
-                found = made.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+                return listener(made)
         except OSError:
             return None
-        return int(struct.unpack("3i", found)[0])
 
     # Start and end
 

@@ -149,7 +149,8 @@ class Store:
             "the catalogue cannot be used",
             where=where,
             why=text,
-            hint="Check that the folder exists and is writable, and that its disk is not full.",
+            hint="Check that the folder exists, that you may write to it (as root), and that its "
+            "disk is not full.",
         )
 
     @contextmanager

@@ -180,6 +180,11 @@ class Catalogue(Snapshots, Watchbook):
         row = self._row("SELECT record FROM relationship WHERE mirror_id = ?", mirror_id)
         return decode(row[0]) if row else None
 
+    def relationships(self) -> list[Relationship]:
+        """Those of all mirrors."""
+        found = [decode(row[0]) for row in self._rows("SELECT record FROM relationship")]
+        return [record for record in found if record is not None]
+
     def set_relationship(self, mirror_id: str, record: Relationship | None) -> None:
         """Store the record that both ends have; None: it must be read from them again."""
         with self._transaction("RELATIONSHIP:SET") as db:

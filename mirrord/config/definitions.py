@@ -5,17 +5,37 @@ The files do not record which site is currently the source: the caller provides 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from mirrord.config import strict
+from mirrord.config.members import named
 from mirrord.config.reading import parse, parse_both
-from mirrord.config.together import check_together
+from mirrord.config.together import check_together, same_id
 from mirrord.config.writing import render, with_endpoint, with_policy, with_throttle
 from mirrord.core.errors import ConfigError, NotFound, Refused, UsageError
 from mirrord.core.model import Definition, Endpoint
 from mirrord.core.names import check_mirror_name, did_you_mean
+from mirrord.core.relationship import Relationship
 from mirrord.system import files
+
+
+def of_record(
+    record: Relationship, pairs: Sequence[tuple[Endpoint, Endpoint]], name: str
+) -> Definition:
+    """What a relationship record says of a mirror. pairs: its volumes, the source's first."""
+    members = named(pairs)
+    return Definition(
+        name=check_mirror_name(name),
+        id=record.mirror_id,
+        source=members[0].source,
+        destination=members[0].destination,
+        members=members if len(members) > 1 else (),
+        site_names=(record.sites[0].name, record.sites[1].name),
+        source_site=record.source,
+    )
 
 
 class Definitions:
@@ -29,6 +49,8 @@ class Definitions:
         """
         self.folder = folder
         self._source_of = source_of
+        #: By name: texts that are used in place of those of the files.
+        self.instead: dict[str, str] = {}
 
     def file(self, name: str) -> Path:
         """The path of a mirror's definition, which may not exist."""
@@ -37,7 +59,8 @@ class Definitions:
     def names(self) -> list[str]:
         """The names of all definitions, valid or not."""
         # Not the files that editors create next to an edited file, such as '.#home.toml'.
-        return sorted(path.stem for path in self.folder.glob("[!.]*.toml"))
+        found = [name for name in files.names_in(self.folder) if not name.startswith(".")]
+        return [name.removesuffix(".toml") for name in found if name.endswith(".toml")]
 
     def read(self, name: str) -> str:
         """The text of a definition by name; `NotFound` with the closest name otherwise."""
@@ -55,6 +78,7 @@ class Definitions:
             hint = f"Known mirrors: {', '.join(known[:8])}."
             if not known:
                 hint = f"Create one with 'mirrord create {name} SOURCE DESTINATION'."
+            hint += " If its definition was lost, 'mirrord adopt ENDPOINT' rebuilds it."
             raise NotFound(
                 f"no mirror is called '{name}'", hint=did_you_mean(name, known, hint)
             ) from None
@@ -80,7 +104,8 @@ class Definitions:
 
     def both(self, name: str) -> Mapping[str, Definition]:
         """A definition by name, for both directions: by source site, in the order of the file."""
-        return parse_both(name, self.read(name), str(self.file(name)))
+        text = self.instead.get(name) or self.read(name)
+        return parse_both(name, text, str(self.file(name)))
 
     def all(self) -> list[Definition]:
         """All definitions, checked against each other. `ConfigError` at the first invalid one."""
@@ -100,6 +125,17 @@ class Definitions:
                 why=error.why,
                 hint="Rename the file, or move it elsewhere.",
             ) from None
+
+    def check_id(self, definition: Definition) -> None:
+        """`ConfigError` when another file has the id: what is done by a copy is done to the mirror
+        that it was copied from.
+        """
+        key = re.compile(rf"^id\s*=\s*[\"']{definition.id}[\"']", re.MULTILINE)
+        for name in self.names():
+            with suppress(OSError):
+                text = (self.folder / f"{name}.toml").read_text(errors="replace")
+                if name != definition.name and key.search(text):
+                    raise same_id(name, definition)
 
     def check_free(self, name: str) -> Path:
         """The file for a new definition; `Refused` when the name is taken."""

@@ -27,13 +27,18 @@ def check_together(definitions: list[Definition]) -> None:
                 )
         other = by_id.setdefault(definition.id, definition)
         if other is not definition:
-            raise ConfigError(
-                f"the mirrors '{other.name}' and '{definition.name}' have the same id",
-                where=definition.file or definition.name,
-                why=definition.id,
-                hint="A copied definition needs its own id: change it to another one.",
-            )
+            raise same_id(other.name, definition)
     members.check(definitions)
+
+
+def same_id(other: str, definition: Definition) -> ConfigError:
+    """Another file has the id of a definition."""
+    return ConfigError(
+        f"the mirrors '{other}' and '{definition.name}' have the same id",
+        where=definition.file or definition.name,
+        why=definition.id,
+        hint="A copied definition needs its own id: change it to another one.",
+    )
 
 
 def _check_ends(definition: Definition) -> None:

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mirrord.config.definitions import Definitions
-from mirrord.config.members import named
+from mirrord.config.definitions import Definitions, of_record
 from mirrord.config.together import check_together
 from mirrord.control.commands.takeover import takeover
 from mirrord.core.endpoint import parse_endpoint
 from mirrord.core.errors import NotFound, Refused, Unsupported, UsageError
 from mirrord.core.model import LIVE_KINDS, Definition, Endpoint, Role
-from mirrord.core.names import check_mirror_name
 from mirrord.core.relationship import Relationship, SiteRecord
 from mirrord.core.results import Result
 from mirrord.drivers.contract import Driver
@@ -46,7 +44,7 @@ def adopt(
     if other:
         ends.append(parse_endpoint(other, what="other end"))
     with explained():
-        service.paths.make()
+        service.paths.make(state=False)
         with service.attached(ends[0]) as driver:
             definition, lines = plan(service.definitions, driver, ends, mirror, name)
         if other:
@@ -106,16 +104,8 @@ def plan(
             else _BY_HAND.format(id=record.mirror_id, name=record.name),
         )
     sides = (mine, other) if here.name == record.source else (other, mine)
-    pairs = named(list(zip(*sides, strict=True)))
-    definition = Definition(
-        name=check_mirror_name(name or record.name),
-        id=record.mirror_id,
-        source=pairs[0].source,
-        destination=pairs[0].destination,
-        members=pairs if len(pairs) > 1 else (),
-        site_names=(record.sites[0].name, record.sites[1].name),
-        source_site=record.source,
-    )
+    definition = of_record(record, list(zip(*sides, strict=True)), name or record.name)
+    pairs = definition.pairs
     known = {one.id: one.name for one in definitions.all()}
     if record.mirror_id in known:
         raise Refused(

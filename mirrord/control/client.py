@@ -24,6 +24,7 @@ from mirrord.core.errors import (
 )
 from mirrord.core.results import Silent, Watcher
 from mirrord.core.states import Activity
+from mirrord.system.processes import is_stopped, listener
 from mirrord.system.sockets import connected
 from mirrord.wire import values
 
@@ -45,6 +46,8 @@ class _Connection(http.client.HTTPConnection):
 
     def connect(self) -> None:
         self.sock = connected(self._path, timeout_s=_CONNECT_S)
+        if is_stopped(pid := listener(self.sock)):
+            raise TimeoutError(f"its process {pid} is stopped")
         # A transfer may take days; the daemon sends a line at least every ten seconds.
         self.sock.settimeout(_SILENT_S)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property, partial
@@ -9,11 +10,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mirrord.catalogue.base import IN_MEMORY
 from mirrord.catalogue.store import Catalogue
-from mirrord.config.definitions import Definitions
+from mirrord.config.definitions import Definitions, of_record
 from mirrord.config.host import Host
 from mirrord.config.host import load as load_host
+from mirrord.config.writing import render
 from mirrord.control.shared import Shared
-from mirrord.core.errors import MirrordError, Refused
+from mirrord.core.endpoint import parse_endpoint
+from mirrord.core.errors import ConfigError, IoFailed, MirrordError, Refused
 from mirrord.core.model import Definition, Endpoint, Pace
 from mirrord.core.results import Result, Silent, Watcher, has_acted
 from mirrord.core.states import Verb
@@ -62,7 +65,13 @@ class Opener:
             self._catalogue = None
 
     def refresh(self) -> None:
-        """Open the catalogue again at its next use, if it was removed or replaced."""
+        """Open the catalogue again at its next use, if it was removed or replaced, or should not be
+        used any more.
+        """
+        try:
+            self.shared.check_state()
+        except IoFailed:
+            self.close()
         if self._catalogue is not None and self._catalogue.is_replaced():
             self.close()
 
@@ -75,6 +84,27 @@ class Opener:
             yield
         finally:
             self.close()
+
+    @contextmanager
+    def by_record(self, name: str, invalid: ConfigError) -> Iterator[None]:
+        """In this block a mirror with an invalid definition has that which the catalogue's copy of
+        its relationship record says; raises `invalid` when no record has the id in the file. What
+        is not known of this host's settings is the default.
+        """
+        words = re.findall(r"\w+", self.definitions.read(name))
+        found = [one for one in self.catalogue.relationships() if one.mirror_id in words]
+        if len(found) != 1:
+            raise invalid
+        ends = [found[0].site(source=is_source).endpoints for is_source in (True, False)]
+        pairs = [
+            (parse_endpoint(one), parse_endpoint(other)) for one, other in zip(*ends, strict=True)
+        ]
+        self._host = self._host or Host()  # its file may be what is invalid
+        self.definitions.instead[name] = render(of_record(found[0], pairs, name))
+        try:
+            yield
+        finally:
+            del self.definitions.instead[name]
 
     def share(self, host: Host, limits: Limits) -> None:
         """Use these settings and buckets, shared with the daemon's other workers."""
@@ -100,6 +130,7 @@ class Opener:
     def catalogue(self) -> Catalogue:
         """The catalogue, opened at first use."""
         if self._catalogue is None:
+            self.shared.check_state()
             self.paths.make()
             self._catalogue = Catalogue(
                 self.paths.catalogue, self.shared.turn, brief=self._is_brief
@@ -151,7 +182,7 @@ class Opener:
                 why="each write of a live mirror is mirrored, there are no snapshots",
                 hint="docs/live-modes.md has the commands for live mirrors.",
             )
-        self.paths.make()
+        self.paths.make(state=False)
         name, limits = definition.name, self._limits_for(definition)
         run = RunFiles(self.paths.run, name)
         pace = None
@@ -227,7 +258,7 @@ class Opener:
         from mirrord.config.hosts import Hosts
         from mirrord.live.mirror import Book, opened
 
-        self.paths.make()
+        self.paths.make(state=False)
         hosts, zone = Hosts(self.paths.hosts), self.host.zone
         book = Book(self.definitions, self.catalogue, hosts, zone, self._controller)
         run = RunFiles(self.paths.run, definition.name)
@@ -264,6 +295,8 @@ class Opener:
         """
         with explained():
             known = next(iter(self.definitions.both(name).values()))
+            if verb is not Verb.BREAK:
+                self.definitions.check_id(known)
         if known.is_live and live is None:
             return self.look(name, work)  # it is refused, and no failure of the mirror
         with self.recorded(verb, known, kind) as done:

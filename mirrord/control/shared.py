@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from mirrord.drivers.registry import Drivers
 from mirrord.engine.fanout import Fanout
@@ -18,3 +19,5 @@ class Shared:
         self.turn = threading.Lock()
         self.links = Links()
         self.drivers = Drivers()
+        #: Raises when the state folder is no longer the one that this process has locked.
+        self.check_state: Callable[[], None] = lambda: None

@@ -137,11 +137,8 @@ class Daemon:
             verb = await self.workers.transfer(recover)
             say("info", f"{name}: the interrupted {verb} was recovered", mirror=name)
         except MirrordError as error:
-            say(
-                "error",
-                f"{name}: the interrupted {each.operation} was not recovered: {error}",
-                mirror=name,
-            )
+            text = f"{name}: the interrupted {each.operation} was not recovered: {error}"
+            say("error", text, mirror=name)
         finally:
             self._recovering.discard(name)
 
@@ -295,7 +292,7 @@ class Daemon:
         if not plain or watched is None or watched.definition.id != job.mirror_id or watched.faults:
             await self._refreshed(job.name)
         elif outcome.status == "done":
-            last = await self.workers.record(lambda service: last_transfer(service, job.name))
+            last = await self.workers.record(lambda service: last_transfer(service, job.mirror_id))
             self._amend(job.name, lambda reading: updated(reading, last))
         else:
             self._amend(job.name, well)
@@ -317,7 +314,9 @@ class Daemon:
             return
         row = await self.workers.record(lambda it: it.catalogue.mirror(watched.definition.id))
         if row is not None:
-            self.scheduler.stands(name, watched.standing.limited(row.state, quiesced=row.quiesced))
+            state, quiesced = row.state, row.quiesced
+            self.scheduler.stands(name, watched.standing.limited(state, quiesced=quiesced))
+            self._amend(name, lambda reading: reading._replace(state=state, quiesced=quiesced))
 
     async def refresh(self, name: str) -> None:
         """Read one mirror's definition and probe both of its ends."""
@@ -344,6 +343,7 @@ class Daemon:
         self._resumer.look(known)
 
     def _drop(self, name: str) -> None:
+        say("info", f"{name}: it is no longer defined, and not updated any more", mirror=name)
         self._steering.forget(name)
         self.scheduler.remove(name)
         self.store.readings.pop(name, None)

@@ -75,10 +75,9 @@ def _known(service: Service, definition: Definition, schedules: Schedules) -> Kn
     return Known(definition, schedule, found.reading, runs, *left, verify, verified_ns)
 
 
-def last_transfer(service: Service, name: str) -> TransferRecord | None:
-    """The last transfer of a mirror."""
-    definition = service.definitions.load(name)
-    return next(iter(service.catalogue.transfers(definition.id, limit=1)), None)
+def last_transfer(service: Service, mirror_id: str) -> TransferRecord | None:
+    """The last transfer of a mirror. By its id: the definition may be gone, or invalid."""
+    return next(iter(service.catalogue.transfers(mirror_id, limit=1)), None)
 
 
 def well(reading: Reading) -> Reading:

@@ -23,7 +23,7 @@ from mirrord.core.units import counted
 from mirrord.daemon import journal
 from mirrord.daemon.daemon import Daemon
 from mirrord.daemon.journal import say
-from mirrord.system import locks, notify
+from mirrord.system import files, locks, notify
 from mirrord.system.descriptors import in_share
 from mirrord.system.explain import explained
 from mirrord.system.paths import Paths, local_zone
@@ -45,7 +45,7 @@ def run(paths: Paths) -> None:
         journal.begin(as_json=host.log_json)
         try:
             stack.enter_context(
-                locks.exclusive(paths.state / "daemon.lock", "daemon", what="this state folder")
+                locks.exclusive(paths.daemon_lock, "daemon", what="this state folder")
             )
         except Busy as error:
             raise Busy(
@@ -187,10 +187,12 @@ def _group(name: str) -> int | None:
 def _unix(path: Path, mode: int, group: int | None) -> Iterator[socket.socket]:
     """Listen at a path. A socket left by a crash is removed: the lock proves it is unused."""
     path.unlink(missing_ok=True)
+    bound = None
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         try:
             bind(made, path)
+            bound = files.identity(path)
         except OSError as error:
             raise IoFailed(
                 "the socket cannot be created",
@@ -205,7 +207,8 @@ def _unix(path: Path, mode: int, group: int | None) -> Iterator[socket.socket]:
         yield made
     finally:
         made.close()
-        path.unlink(missing_ok=True)
+        if files.identity(path) == bound:  # not that of another daemon
+            path.unlink(missing_ok=True)
 
 
 def _tcp(address: str) -> socket.socket:

@@ -7,14 +7,16 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import TypeVar
 
 from mirrord.config.host import Host
 from mirrord.control.api import Service
 from mirrord.control.shared import Shared
-from mirrord.core.errors import Aborted
+from mirrord.core.errors import Aborted, IoFailed
 from mirrord.core.results import Silent, Watcher
 from mirrord.engine.limits import Limits
+from mirrord.system import files
 from mirrord.system.paths import Paths
 
 T = TypeVar("T")
@@ -40,6 +42,20 @@ RESUMES = 4
 #: For notification of alarms, which may hang. One thread, so that an alarm is never reported as
 #: cleared before it was reported as active.
 NOTIFIERS = 1
+
+
+def _check_state(paths: Paths, held: tuple[int, int] | None) -> None:
+    """`IoFailed` when the daemon's lock is not where it was: another daemon may run, or a catalogue
+    that was made in the folder below would say, for one, that nothing is quiesced.
+    """
+    if files.identity(paths.daemon_lock) != held:
+        raise IoFailed(
+            "the state folder is not the one that the daemon has locked",
+            where=str(paths.catalogue),
+            why="it was unmounted, moved or replaced, or its file daemon.lock was removed",
+            hint="Mount it or move it back. To begin with a new one, in which no mirror is "
+            "quiesced: 'systemctl restart mirrord'.",
+        )
 
 
 class Crew:
@@ -72,6 +88,7 @@ class Workers:
     ) -> None:
         self.paths, self._host, self._limits, self._rpo_at_risk = paths, host, limits, rpo_at_risk
         self._shared = Shared()
+        self._shared.check_state = partial(_check_state, paths, files.identity(paths.daemon_lock))
         #: All services that were made, and the unused ones of them.
         self._services: list[Service] = []
         self._idle: list[Service] = []

@@ -7,7 +7,7 @@ import shlex
 from mirrord.config.members import NESTED
 from mirrord.config.writing import as_written
 from mirrord.core.errors import MirrordError
-from mirrord.core.model import VolumeFacts
+from mirrord.core.model import Role, VolumeFacts
 from mirrord.engine.mirror import Mirror
 
 
@@ -18,6 +18,12 @@ def to_mirror_again(mirror: Mirror) -> str:
         facts = mirror.destination.facts()
     except (MirrordError, OSError):
         facts = None
+    if facts is not None and facts.role is Role.ABSENT:
+        return (
+            f"To mirror again: mount what is missing, then 'mirrord resync {name}' (source wins) "
+            f"or 'mirrord reverse {name}' (destination becomes the source). If it is lost: "
+            f"'mirrord delete {name}', then create a mirror with another destination."
+        )
     if facts is None or not facts.fixed:
         return (
             f"To mirror again: 'mirrord resync {name}' (source wins) or "

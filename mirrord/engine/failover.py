@@ -154,7 +154,9 @@ def break_off(mirror: Mirror, *, snapshot: str | None = None) -> Result:
         lines = [
             f"'{mirror.name}' is broken off: {view} {are} writable now.{start}{note}",
             *(f"Warning: {text}" for text in trouble),
-            after_break.to_mirror_again(mirror),
+            after_break.to_mirror_again(
+                Mirror(mirror.relation, Ends(mirror.source, whole), mirror.context)
+            ),
         ]
         return Result("done", "\n".join(lines), {"view": view, "warnings": trouble})
 

@@ -162,7 +162,7 @@ def nothing_switched(mirror: Mirror, operation: Operation) -> bool:
     if operation.verb == Verb.REVERSE.value:
         return Role.LIVE not in mirror.destination.roles()
     if operation.verb == Verb.RESYNC.value:
-        return set(mirror.destination.roles()) == {Role.LIVE}
+        return set(mirror.destination.roles()) <= {Role.LIVE, Role.FOREIGN}
     return operation.verb == Verb.RESTORE.value and Role.MIRROR not in mirror.source.roles()
 
 
@@ -238,7 +238,7 @@ def _give_up(mirror: Mirror, operation: Operation) -> bool:
             if finished.mirror.definition is not mirror.definition:
                 raise Turned
             return False
-        if verb is not Verb.RESTORE:
+        if verb is not Verb.RESTORE and Role.LIVE in where.roles():
             state = State.BROKEN_OFF
     with mirror.failure_noted(f"{where} could not be thawed"):
         where.thaw()

@@ -68,9 +68,16 @@ class Paths(NamedTuple):
         """The catalogue's file."""
         return self.state / "catalogue.sqlite"
 
-    def make(self) -> None:
-        """Create the missing folders, mode 0700: they reveal what is mirrored where."""
-        for folder in (self.mirrors, self.state, self.run):
+    @property
+    def daemon_lock(self) -> Path:
+        """The lock of the daemon, one for each state folder."""
+        return self.state / "daemon.lock"
+
+    def make(self, *, state: bool = True) -> None:
+        """Create the missing folders, mode 0700: they reveal what is mirrored where. state: also
+        that of the catalogue.
+        """
+        for folder in (self.mirrors, self.run, *([self.state] if state else [])):
             try:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             except OSError as error:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mirrord.core.errors import TransferFailed
+from mirrord.core.errors import Refused, TransferFailed
 from mirrord.core.model import Role
 from mirrord.system import steps
 from tests.failover.test_break import Mirror, mirror
@@ -92,3 +92,24 @@ def test_a_freeze_that_ends_early_gives_the_reverse_up(mirror: Mirror) -> None:
     assert (mirror.source / "file").read_text() == "four" and mirror.view.is_symlink()
     mirror.again().update(NAME)
     assert mirror.content() == "four"
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_resync_leaves_nothing_behind_where_something_else_is_in_the_place_of_the_view(
+    mirror: Mirror, broken: bool
+) -> None:
+    """The record beside it, which would refuse that earlier, is lost, too."""
+    if broken:
+        mirror.service.break_off(NAME)
+    (mirror.store / "mirror.json").unlink()
+    mirror.view.rename(mirror.view.with_name("aside"))
+    mirror.view.symlink_to("/tmp")
+    for _ in range(2):
+        with pytest.raises(Refused, match="something else is in the place of"):
+            mirror.again().resync(NAME, yes=True)
+    status = mirror.service.status(NAME)[0]
+    assert status.state == ("broken-off" if broken else "mirrored")
+    assert status.reading.interrupted is None
+    mirror.view.unlink()
+    mirror.service.resync(NAME, yes=True)
+    assert mirror.content() == "two" and mirror.view.is_symlink()

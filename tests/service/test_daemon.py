@@ -270,6 +270,22 @@ def test_a_daemon_that_is_gone_in_the_middle_is_said_to_be_so(served: Served) ->
     assert isinstance(caught[0], Unreachable)
 
 
+def test_a_daemon_whose_process_is_stopped_is_not_waited_for(served: Served) -> None:
+    served.initialized()
+    process = served.daemon.process
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)
+    began_s = time.monotonic()
+    try:
+        with pytest.raises(Unreachable, match=f"its process {process.pid} is stopped"):
+            served.service.status()
+        assert "is stopped" in served.cli("monitor").stdout
+    finally:
+        process.send_signal(signal.SIGCONT)
+    assert time.monotonic() - began_s < 30
+    assert served.service.status()
+
+
 def test_two_updates_of_one_mirror_at_once(served: Served) -> None:
     served.initialized()
     thread = slow_update(served, "100KiB/s")

@@ -345,6 +345,23 @@ def test_a_break_goes_on_without_a_member_whose_disk_is_not_mounted(tmp_path: Pa
         world.clean_up()
 
 
+def test_after_a_break_without_a_lost_member_the_next_commands_are_those_that_help(
+    ready: SetWorld,
+) -> None:
+    lost = ready.lab.destination().drivers[1]
+    place = Path(lost.facts().view)
+    place = place if lost.kind == "block" else place.parent
+    gone = place.rename(place.with_name("gone"))
+    done = ready.service.break_off(NAME)
+    assert f"a member is lost and was not made writable: {lost}" in done.text
+    for text in (done.text, ready.cli("explain", NAME).stdout):
+        assert f"mount what is missing, then 'mirrord resync {NAME}'" in text
+        assert f"'mirrord delete {NAME}', then create a mirror" in text
+    gone.rename(place)
+    resync(ready)
+    assert ready.in_step()
+
+
 def test_a_break_ends_the_running_transfer_before_it_reads_the_members(
     ready: SetWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

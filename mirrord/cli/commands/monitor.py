@@ -33,11 +33,12 @@ def monitor(
     from mirrord.core.errors import MirrordError
     from mirrord.daemon.build import daemon_runs
     from mirrord.system import paths
+    from mirrord.system.explain import explained
 
     try:
-        runs = daemon_runs()
-        host = "" if runs else _full(paths.standard().state)
-        with running(quiet=True) as runner:
+        with explained(), running(quiet=True) as runner:
+            runs = daemon_runs()
+            host = "" if runs else _full(paths.standard().state)
             # What a stopped daemon saw last is not the current state.
             up = runner.run(alarms()).alarms if runs else ()
             rows = runner.run(status(name))

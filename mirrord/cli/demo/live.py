@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
-import struct
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ from mirrord.cli.demo.terminal import (
 from mirrord.core.errors import InvariantError, IoFailed, NoSpace
 from mirrord.core.units import format_duration, format_size
 from mirrord.system import clock, command, sockets
+from mirrord.system.processes import listener
 
 _IMAGE_BYTES = 16 << 20
 #: Both images, the redo log at the secondary, and the records.
@@ -192,6 +191,4 @@ class _End:
     def kill(self) -> None:
         """End its process at once."""
         with closing(sockets.connected(self._control, timeout_s=_ANSWER_S)) as made:
-            size = struct.calcsize("3i")
-            found = made.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-        os.kill(struct.unpack("3i", found)[0], signal.SIGKILL)
+            os.kill(listener(made), signal.SIGKILL)

@@ -4,8 +4,8 @@ Panel: Failover and failback 1
 
 Makes the destination writable immediately. It starts from the snapshot that the destination shows,
 or from SNAPSHOT (a name, a guid, or a unique part of a name); newer snapshots are kept. It needs
-neither source nor catalogue, and works on a full file system. Running commands on the mirror are
-ended first.
+neither source nor catalogue, and works on a full file system. If the definition is invalid, the
+volumes are those of the relationship record. Running commands on the mirror are ended first.
 
 With `--test` it makes a writable copy of what the destination shows, for a failover test or to
 inspect data; the mirror keeps running and can be updated. There is one copy per mirror: a separate
@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from mirrord.control.command import Lock, MirrorName, Option, Right, Service, command
-from mirrord.core.errors import Damaged, IoFailed, NoSpace
+from mirrord.core.errors import ConfigError, Damaged, IoFailed, NoSpace
 from mirrord.core.results import Result
 from mirrord.core.states import Verb
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mirrord.live.mirror import LiveMirror
 
 _TEST = "break --test"
+_BY_RECORD = "the volumes are those of its relationship record"
 _NOT_RECORDED = "the break is recorded at the destination only"
 
 
@@ -48,7 +49,7 @@ def break_off(
     not changed.
     """
     # It does not need the catalogue: where that cannot be used, the state is found from the ends,
-    # now and once it can be used again.
+    # now and once it can be used again. Nor a valid definition, where that named the mirror.
     from mirrord.engine import failover
     from mirrord.engine.mirror import one_line
     from mirrord.live import verbs
@@ -61,14 +62,18 @@ def break_off(
 
     try:
         return service.verb(Verb.BREAK, name, work, live=live)
+    except ConfigError as error:
+        with service.by_record(name, error):
+            result = service.verb(Verb.BREAK, name, work, live=live)
+        warning = f"{one_line(error)}; {_BY_RECORD}"
     except (Damaged, IoFailed, NoSpace) as error:
         if error.where != str(service.paths.catalogue):
             raise
         with service.without_catalogue():
             result = service.verb(Verb.BREAK, name, work, live=live)
         warning = f"{one_line(error)}; {_NOT_RECORDED}"
-        data = {**result.data, "warnings": [*result.data.get("warnings", []), warning]}
-        return Result(result.status, f"{result.text}\nWarning: {warning}", data)
+    data = {**result.data, "warnings": [*result.data.get("warnings", []), warning]}
+    return Result(result.status, f"{result.text}\nWarning: {warning}", data)
 
 
 @command(

@@ -170,7 +170,7 @@ def _add(service: Service, definition: Definition) -> Result:
 
     name = definition.name
     with explained():
-        service.paths.make()
+        service.paths.make(state=False)
         service.definitions.check_free(name)
         if definition.timing.rules:
             from mirrord.config.schedules import Schedules
