@@ -192,10 +192,12 @@ def _in_volume(real: str, folder: str) -> bool:
         stores = [f"{parent}/{_STORE}/{name}"]
         if os.path.ismount(above):
             stores.append(f"{above}/{_STORE}/{name or 'volume'}")
-        if any(map(os.path.lexists, stores)) or (os.path.isdir(above) and is_copied(above)):
+        if any(map(os.path.lexists, stores)):
             return True
-        if above == parent:
+        if above == root:  # as its owner has made it, perhaps from a snapshot
             break
+        if os.path.isdir(above) and is_copied(above):
+            return True
         above = parent
     return False
 
