@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from mirrord.config import strict
@@ -51,6 +50,8 @@ class Definitions:
         self._source_of = source_of
         #: By name: texts that are used in place of those of the files.
         self.instead: dict[str, str] = {}
+        #: The ids in all files, as of a change of the folder (nanoseconds).
+        self._ids: tuple[int, list[tuple[str, str]]] = (0, [])
 
     def file(self, name: str) -> Path:
         """The path of a mirror's definition, which may not exist."""
@@ -130,12 +131,21 @@ class Definitions:
         """`ConfigError` when another file has the id: what is done by a copy is done to the mirror
         that it was copied from.
         """
-        key = re.compile(rf"^id\s*=\s*[\"']{definition.id}[\"']", re.MULTILINE)
-        for name in self.names():
-            with suppress(OSError):
-                text = (self.folder / f"{name}.toml").read_text(errors="replace")
-                if name != definition.name and key.search(text):
-                    raise same_id(name, definition)
+        changed_ns = self.folder.stat().st_mtime_ns
+        if self._ids[0] != changed_ns:
+            self._ids = changed_ns, [(name, self._id_in(name)) for name in self.names()]
+        for name, found in self._ids[1]:
+            if found == definition.id and name != definition.name:
+                raise same_id(name, definition)
+
+    def _id_in(self, name: str) -> str:
+        """The id in a file that may be invalid otherwise; "" when it has none."""
+        try:
+            text = (self.folder / f"{name}.toml").read_text(errors="replace")
+        except OSError:
+            return ""
+        found = re.search(r"""^id\s*=\s*["']([^"']*)""", text, re.MULTILINE)
+        return found[1] if found else ""
 
     def check_free(self, name: str) -> Path:
         """The file for a new definition; `Refused` when the name is taken."""
