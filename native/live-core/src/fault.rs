@@ -46,10 +46,11 @@ pub enum Fault {
     FetchUnwatched,
     LateFlushJoins,
     OldBeginAnswered,
+    OlderCopyUnseen,
 }
 
 impl Fault {
-    pub const ALL: [Fault; 43] = [
+    pub const ALL: [Fault; 44] = [
         Fault::AckBeforePeer,
         Fault::AckBeforeLocal,
         Fault::PrimaryWinsAfterPowerCut,
@@ -93,6 +94,7 @@ impl Fault {
         Fault::FetchUnwatched,
         Fault::LateFlushJoins,
         Fault::OldBeginAnswered,
+        Fault::OlderCopyUnseen,
     ];
 
     /// It shows in `semi-sync` only.

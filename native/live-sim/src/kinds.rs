@@ -1,6 +1,6 @@
 //! Kinds of random plans.
 
-use crate::plan::{client_op, tuning, Op, Plan, Step, MILLISECOND};
+use crate::plan::{accident, client_op, tuning, Op, Plan, Step, MILLISECOND};
 use crate::rng::Rng;
 use mirrord_live_core::fault::Fault;
 use mirrord_live_core::io::File;
@@ -166,12 +166,44 @@ impl Plan {
         plan
     }
 
+    /// A random plan of one kind or the other in which an end is replaced by an older copy of itself.
+    pub fn copies(seed: u64) -> Plan {
+        let mut plan = match seed % 2 {
+            0 => Plan::random(seed),
+            _ => Plan::semi(seed),
+        };
+        let mut rng = Rng::new(seed ^ 0x00c0_9135);
+        let last = plan.steps.last().map_or(0, |step| step.at);
+        let start = rng.below(last + 1);
+        let span = (1 + rng.below(12)) * 1000 * MILLISECOND;
+        let mut add = |at: Time, op: Op| plan.steps.push(Step { at, op });
+        let node = usize::from(!rng.once_in(4));
+        add(start, Op::Keep { node });
+        for _ in 0..4 + rng.below(12) {
+            add(start + rng.below(span), client_op(&mut rng));
+        }
+        if rng.once_in(3) {
+            add(start + rng.below(span), accident(&mut rng));
+        }
+        let down = (20 + rng.below(2000)) * MILLISECOND;
+        add(start + span, Op::Restore { node, down });
+        for _ in 0..rng.below(8) {
+            add(
+                start + span + rng.below(3000 * MILLISECOND),
+                client_op(&mut rng),
+            );
+        }
+        plan.steps.sort_by_key(|step| step.at);
+        plan
+    }
+
     /// What makes the plans in which a seeded fault shows.
     pub fn showing(fault: Fault) -> fn(u64) -> Plan {
         match fault {
             Fault::LossForgotten => Plan::records,
             Fault::GreetingProlongs | Fault::RefusalKept => Plan::paths,
             Fault::FetchUnwatched => Plan::disks,
+            Fault::OlderCopyUnseen => Plan::copies,
             _ if fault.is_of_semi() => Plan::semi,
             _ => Plan::random,
         }

@@ -1,8 +1,8 @@
 //! `live-sim [--seeds N] [--from SEED] [--fault NAME] [--plans KIND]`: random schedules; KIND is
 //! `semi` (semi-sync), `records` (the disks of the records fail), `paths` (a path is slow, lost
-//! again and again, or passes small frames only) or `disks` (reads fail, the secondary's disk is
-//! slow); prints the first one that violates a property, reduced. `--faults N`: how soon each
-//! seeded fault is noticed.
+//! again and again, or passes small frames only), `disks` (reads fail, the secondary's disk is slow)
+//! or `copies` (an end is replaced by an older copy of itself); prints the first one that violates a
+//! property, reduced. `--faults N`: how soon each seeded fault is noticed.
 //! `--exhaustive sampled|all`: two writes, two crashes and a cut, at every event.
 
 use mirrord_live_core::fault::Fault;
@@ -24,6 +24,7 @@ fn main() -> ExitCode {
             "--plans" if value == "semi" => random = Plan::semi,
             "--plans" if value == "records" => random = Plan::records,
             "--plans" if value == "paths" => random = Plan::paths,
+            "--plans" if value == "copies" => random = Plan::copies,
             "--plans" if value == "disks" => random = Plan::disks,
             "--from" => from = value.parse().unwrap_or(from),
             "--faults" => {

@@ -85,6 +85,15 @@ pub enum Op {
         kept: u64,
         down: Time,
     },
+    /// A copy of an end's disk is made, as of its medium.
+    Keep {
+        node: usize,
+    },
+    /// An end's disk is replaced by the copy.
+    Restore {
+        node: usize,
+        down: Time,
+    },
     /// Looks at the secondary's image, as it is or as a power cut would leave it.
     Peek {
         cut: bool,
@@ -185,7 +194,7 @@ pub(crate) fn client_op(rng: &mut Rng) -> Op {
     }
 }
 
-fn accident(rng: &mut Rng) -> Op {
+pub(crate) fn accident(rng: &mut Rng) -> Op {
     let node = rng.below(2) as usize;
     let down = (20 + rng.below(200)) * MILLISECOND * if rng.once_in(4) { 15 } else { 1 };
     match rng.below(27) {

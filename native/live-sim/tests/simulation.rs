@@ -47,6 +47,11 @@ fn random_schedules_with_slow_disks_violate_nothing() {
     violate_nothing(Plan::disks);
 }
 
+#[test]
+fn random_schedules_with_older_copies_violate_nothing() {
+    violate_nothing(Plan::copies);
+}
+
 /// Schedules, reduced, in which chance has found what is seeded; it does so too seldom here.
 fn recorded(fault: Fault) -> Option<Plan> {
     let write = |sector, sectors, fua| Op::Write {

@@ -1,12 +1,13 @@
 //! Ends that were replaced by older copies of themselves: a snapshot or a backup was restored.
 //!
 //! Both ends count the sessions. A number is durable at the primary before the other end is asked to
-//! begin, durable there before it answers, and then the primary's record says so. In sync and
-//! semi-sync the number is raised from time to time, too. An end whose number cannot be by that is an
+//! begin, durable there before it answers, and then the primary's record says so. In sync,
+//! in semi-sync and during a copy the number is raised from time to time, too. An end whose number cannot be by that is an
 //! older copy, or the other one is: what the two differ in is not on record.
 
 use super::writes::SentKind;
 use super::{Link, Primary, State};
+use crate::fault::Fault;
 use crate::frame::{Class, Frame};
 use crate::hello::{closing, Hello, COUNTING};
 use crate::io::Action;
@@ -19,6 +20,9 @@ pub(super) const OLDER_AND_LOST: &str =
 
 impl Primary {
     pub(super) fn is_rolled_back(&self, peer: &Hello) -> bool {
+        if self.is_faulty(Fault::OlderCopyUnseen) {
+            return false;
+        }
         let Record { session, asked, .. } = self.record;
         let is_apart =
             |theirs: &RangeInclusive<u64>| *theirs.end() < session || *theirs.start() > asked;
@@ -76,7 +80,7 @@ impl Primary {
     pub(super) fn confirm_session(&mut self, out: &mut Vec<Action>) {
         let is_due = self.now.saturating_sub(self.confirmed_at) >= 2 * self.settings.hold;
         let is_possible = match self.state {
-            State::InSync => self.has_sessions,
+            State::InSync | State::Resync => self.has_sessions,
             State::Semi => self.features & COUNTING != 0,
             _ => false,
         };

@@ -180,7 +180,9 @@ impl Replica {
             return false;
         }
         self.advance(frame.sequence);
-        self.record.boot = self.boot;
+        if self.record.phase == Phase::Consistent {
+            self.record.boot = self.boot;
+        }
         self.count_session(frame);
         self.busy = Busy::Settling;
         self.save_record(Commit::Settle, out);

@@ -79,6 +79,8 @@ impl World {
             ),
             Op::Break => {
                 let secondary = 1 - self.primary;
+                // What it has is older than anybody knows.
+                self.is_void |= self.is_aged;
                 if let Machine::Replica(replica) = &self.nodes[secondary].machine {
                     self.has_no_image = replica.status().phase == Phase::Empty;
                     self.replica_event(secondary, replica::Event::Break);
@@ -94,6 +96,12 @@ impl World {
             Op::Drag(time) => self.drag = time,
             Op::LoseLog { kept, down } => self.lose_log(kept, down),
             Op::FailReserve => (0..2).for_each(|node| self.nodes[node].fail_reserve = true),
+            Op::Keep { node } => {
+                let mut disk = self.nodes[node].disk.clone();
+                disk.cut_power(&mut self.rng, Loss::All);
+                self.nodes[node].kept = Some(disk);
+            }
+            Op::Restore { node, down } => self.restore(node, down),
             Op::Peek { cut } => self.peek(cut),
             Op::Verify => self.verify(),
         }
@@ -213,7 +221,7 @@ impl World {
 
     pub(super) fn peek(&mut self, cut: bool) {
         let node = 1 - self.primary;
-        if self.broken {
+        if self.broken || self.is_apart {
             return;
         }
         let is_in_sync = match &self.nodes[self.primary].machine {
@@ -244,7 +252,7 @@ impl World {
             let image = disk.contents(File::Image);
             for secured in [Secured::Barriers, Secured::Flushed] {
                 if let Some(problem) = self.history.check(image, secured, false) {
-                    self.violation = Some(format!("P1/P3 at the primary: {problem}"));
+                    self.fail(format!("P1/P3 at the primary: {problem}"));
                 }
             }
         }

@@ -70,6 +70,16 @@ impl World {
                             self.kill(node);
                             self.at(self.now, What::Start { node });
                         }
+                    } else if primary
+                        .status()
+                        .reason
+                        .contains("older copy of itself; 'mirrord break'")
+                    {
+                        if self.is_aged || self.has_no_image {
+                            self.primary_event(node, primary::Event::Force);
+                        } else {
+                            self.perform(Op::Break);
+                        }
                     } else if primary.record().mode != Mode::Sync {
                         self.set_mode(node, Mode::Sync);
                     }

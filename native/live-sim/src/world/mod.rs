@@ -75,6 +75,8 @@ pub(crate) struct Node {
     /// Counts the starts, so that what belongs to an earlier one is told apart.
     life: u64,
     stalled_until: Time,
+    /// A copy of an earlier state.
+    kept: Option<Disk>,
     fail_read: bool,
     fail_write: bool,
     fail_sync: bool,
@@ -179,6 +181,10 @@ pub struct World {
     /// When the mode was last changed from `semi-sync`, in which requests may wait.
     left_semi: Time,
     flip: Flip,
+    /// An end was replaced by an older copy of itself, and the ends were not made equal since.
+    is_apart: bool,
+    /// It was the secondary.
+    is_aged: bool,
     /// Nothing is checked any more.
     is_void: bool,
     pub violation: Option<String>,
@@ -211,6 +217,7 @@ impl World {
             boot: 1,
             life: 0,
             stalled_until: 0,
+            kept: None,
             fail_read: false,
             fail_write: false,
             fail_sync: false,
@@ -249,6 +256,8 @@ impl World {
             excused: 0,
             left_semi: 0,
             flip: Flip::No,
+            is_apart: false,
+            is_aged: false,
             is_void: false,
             violation: None,
             trace: None,
@@ -422,6 +431,8 @@ impl World {
                 *lost &= is_lost(node);
             }
             self.broken = false;
+            self.is_apart &= is_lost(&self.nodes[1 - self.primary]);
+            self.is_aged &= self.is_apart;
             self.prefix.end();
             self.reached[0] += 1;
         }

@@ -124,6 +124,29 @@ impl World {
         }
     }
 
+    /// The end's disk is replaced by an older copy of it.
+    pub(super) fn restore(&mut self, node: usize, down: Time) {
+        let Some(disk) = self.nodes[node].kept.take() else {
+            return;
+        };
+        // What was written since the last number that the other end knows is not noticed.
+        let other = setup::read_record(&self.nodes[1 - node].disk);
+        let is_noticed = matches!((setup::read_record(&disk), other),
+            (Ok(mine), Ok(other)) if mine.asked < other.session && mine.epoch == other.epoch);
+        self.is_void |= !is_noticed || self.broken;
+        self.cut_power(node, Loss::All);
+        self.note(|| format!("node {node} is replaced by an older copy of itself"));
+        self.nodes[node].disk = disk;
+        self.is_apart = true;
+        self.is_aged = node != self.primary;
+        if node == self.primary {
+            // What was acknowledged since is lost, or at the other end.
+            let image = self.nodes[node].disk.contents(File::Image).to_vec();
+            self.history.adopt(&image);
+        }
+        self.at(self.now + down, What::Start { node });
+    }
+
     /// Nobody knows what the medium has of the unflushed writes.
     fn lose(&mut self, node: usize) {
         let target = &self.nodes[node];
@@ -262,7 +285,7 @@ impl World {
             _ => Secured::Barriers,
         };
         self.note(|| format!("node {node} takes over, {secured:?}"));
-        if !self.broken {
+        if !self.broken && !self.is_apart {
             self.check_prefix(&image, &self.nodes[node].disk.clone(), "after break");
         }
         let record = setup::read_record(&self.nodes[node].disk);
@@ -270,7 +293,7 @@ impl World {
             Ok(record) if !self.lost[node] => record.since,
             _ => 0,
         };
-        if !self.broken {
+        if !self.broken && !self.is_apart {
             for secured in [Secured::Barriers, secured, Secured::Until(until)] {
                 if let Some(problem) = self.history.check(&image, secured, false) {
                     self.fail(format!("P1/P3 after break: {problem}"));
@@ -280,6 +303,7 @@ impl World {
         self.primary = node;
         self.drop_clients();
         self.history.adopt(&image);
+        self.is_apart = false;
         self.broken = true;
         self.lost = [false; 2];
     }
