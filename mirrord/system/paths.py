@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from mirrord.core.errors import ConfigError
+from mirrord.core.errors import ConfigError, IoFailed
 
 
 class Paths(NamedTuple):
@@ -75,16 +75,22 @@ class Paths(NamedTuple):
 
     def make(self, *, state: bool = True) -> None:
         """Create the missing folders, mode 0700: they reveal what is mirrored where. state: also
-        that of the catalogue.
+        that of the catalogue; `IoFailed` when that one cannot be created, as `break` does without.
         """
         for folder in (self.mirrors, self.run, *([self.state] if state else [])):
             try:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             except OSError as error:
-                raise ConfigError(
+                denied, is_link = isinstance(error, PermissionError), folder.is_symlink()
+                link = f"it is a link to {folder.readlink()}, where no folder is" if is_link else ""
+                of_state = folder == self.state
+                raise (IoFailed if of_state else ConfigError)(
                     f"the folder {folder} cannot be created",
-                    why=error.strerror or str(error),
-                    hint="Run it as root, or set MIRRORD_HOME to a folder of your own.",
+                    where=str(self.catalogue) if of_state else "",
+                    why=link or error.strerror or str(error),
+                    hint="Run it as root, or set MIRRORD_HOME to a folder of your own."
+                    if denied
+                    else "Check that its file system is mounted and writable.",
                 ) from error
 
 
