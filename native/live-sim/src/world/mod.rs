@@ -56,8 +56,6 @@ pub fn settings() -> Settings {
 
 /// Nothing may stay unanswered for longer while the primary runs in `sync` mode.
 const ANSWER_WITHIN: Time = 6000 * MILLISECOND;
-/// Payloads that a narrow path does not pass.
-const LARGE: usize = 512;
 /// Everything is in sync again after so long without accidents.
 const HEAL_WITHIN: Time = 40_000 * MILLISECOND;
 
@@ -409,15 +407,10 @@ impl World {
         let Machine::Primary(primary) = &self.nodes[node].machine else {
             return;
         };
-        if let Some(range) = primary.verify.differing.first() {
-            if self.flip == Flip::No {
-                let range = *range;
-                return self.fail(format!("P4: verify reports a difference: {range:?}"));
-            }
+        let differing = primary.verify.differing.first().copied();
+        if let Some(range) = differing.filter(|_| self.flip == Flip::No) {
+            return self.fail(format!("P4: verify reports a difference: {range:?}"));
         }
-        let Machine::Primary(primary) = &self.nodes[node].machine else {
-            return;
-        };
         let state = primary.state();
         let is_readable = primary.is_readable();
         if state == State::InSync {

@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// Payloads that a narrow path does not pass.
+const LARGE: usize = 512;
+
 impl World {
     pub(super) fn connect(&mut self, node: usize) {
         let is_reachable = !self.blocked[0] && !self.blocked[1];
