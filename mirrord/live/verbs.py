@@ -84,9 +84,8 @@ def initialize(mirror: LiveMirror) -> Result:
         mirror.permit(Verb.INITIALIZE)  # again, now that both ends report their roles
         mirror.catalogue.set_direction(mirror.id, mirror.definition.source_site)
         mirror.set_traffic(mirror.source.live_status())
-        mirror.set_mode(mirror.source, mirror.first_mode)
         began_s = clock.monotonic_s()
-        status = mirror.copy(mirror.source, mirror.destination)
+        status = mirror.copy(mirror.source, mirror.destination, mirror.first_mode)
         spent = format_duration(clock.monotonic_s() - began_s)
         mirror.record(State.MIRRORED, f"initialized: {format_size(status.copied_bytes)} copied")
     text = (
@@ -320,8 +319,7 @@ def resync(mirror: LiveMirror, *, yes: bool) -> Result:
                 return _plan(mirror, "resync", mirror.source, mirror.destination)
             _take_back(mirror)
         _set_limits(mirror, mirror.source)
-        mirror.set_mode(mirror.source, mirror.first_mode)
-        status = mirror.copy(mirror.source, mirror.destination)
+        status = mirror.copy(mirror.source, mirror.destination, mirror.first_mode)
         mirror.record(State.MIRRORED, f"resynchronized, epoch {status.epoch}")
     return _mirrors_again(mirror, mirror.source, mirror.destination, status)
 
@@ -376,8 +374,7 @@ def reverse(mirror: LiveMirror, *, yes: bool) -> Result:
             _wait_fenced(mirror, source)
         _rejoin(source)
         _set_limits(mirror, destination)
-        mirror.set_mode(destination, mirror.first_mode)
-        status = mirror.copy(destination, source)
+        status = mirror.copy(destination, source, mirror.first_mode)
         mirror.turned()
         mirror.record(State.MIRRORED, f"reversed, epoch {status.epoch}")
     return _mirrors_again(mirror, destination, source, status)
