@@ -7,6 +7,16 @@ use mirrord_live_core::io::File;
 use mirrord_live_core::types::{Mode, Time, Window};
 
 impl Plan {
+    /// A random plan, or one for `semi-sync`; what chance decides in addition; the last step.
+    fn of_either_kind(seed: u64, key: u64) -> (Plan, Rng, Time) {
+        let plan = match seed % 2 {
+            0 => Plan::random(seed),
+            _ => Plan::semi(seed),
+        };
+        let last = plan.steps.last().map_or(0, |step| step.at);
+        (plan, Rng::new(seed ^ key), last)
+    }
+
     /// A random plan for `semi-sync`: cuts that fill the window, and looks at the secondary.
     pub fn semi(seed: u64) -> Plan {
         let mut plan = Plan::random(seed);
@@ -84,12 +94,7 @@ impl Plan {
     /// A random plan of one kind or the other in which a path passes small frames only, as one with
     /// a wrong MTU does, or is slow, or is lost again and again.
     pub fn paths(seed: u64) -> Plan {
-        let mut plan = match seed % 2 {
-            0 => Plan::random(seed),
-            _ => Plan::semi(seed),
-        };
-        let mut rng = Rng::new(seed ^ 0x6d_74_75);
-        let last = plan.steps.last().map_or(0, |step| step.at);
+        let (mut plan, mut rng, last) = Plan::of_either_kind(seed, 0x6d_74_75);
         let start = rng.below(last + 1);
         let time = (1 + rng.below(12)) * 1000 * MILLISECOND;
         let mut add = |at: Time, op: Op| plan.steps.push(Step { at, op });
@@ -127,12 +132,7 @@ impl Plan {
 
     /// A random plan of one kind or the other in which reads fail and the secondary's disk is slow.
     pub fn disks(seed: u64) -> Plan {
-        let mut plan = match seed % 2 {
-            0 => Plan::random(seed),
-            _ => Plan::semi(seed),
-        };
-        let mut rng = Rng::new(seed ^ 0x0d_15_c5);
-        let last = plan.steps.last().map_or(0, |step| step.at);
+        let (mut plan, mut rng, last) = Plan::of_either_kind(seed, 0x0d_15_c5);
         let mut add = |at: Time, op: Op| plan.steps.push(Step { at, op });
         for _ in 0..rng.below(4) {
             let node = rng.below(2) as usize;
@@ -168,12 +168,7 @@ impl Plan {
 
     /// A random plan of one kind or the other in which an end is replaced by an older copy of itself.
     pub fn copies(seed: u64) -> Plan {
-        let mut plan = match seed % 2 {
-            0 => Plan::random(seed),
-            _ => Plan::semi(seed),
-        };
-        let mut rng = Rng::new(seed ^ 0x00c0_9135);
-        let last = plan.steps.last().map_or(0, |step| step.at);
+        let (mut plan, mut rng, last) = Plan::of_either_kind(seed, 0x00c0_9135);
         let start = rng.below(last + 1);
         let span = (1 + rng.below(12)) * 1000 * MILLISECOND;
         let mut add = |at: Time, op: Op| plan.steps.push(Step { at, op });
@@ -211,12 +206,7 @@ impl Plan {
 
     /// A random plan of one kind or the other in which the records' disks fail, too.
     pub fn records(seed: u64) -> Plan {
-        let mut plan = match seed % 2 {
-            0 => Plan::random(seed),
-            _ => Plan::semi(seed),
-        };
-        let mut rng = Rng::new(seed ^ 0x7e_c0_4d);
-        let last = plan.steps.last().map_or(0, |step| step.at);
+        let (mut plan, mut rng, last) = Plan::of_either_kind(seed, 0x7e_c0_4d);
         for _ in 0..1 + rng.below(4) {
             let files = [File::Tracking, File::Tracking, File::Side, File::Log];
             let (node, file) = (rng.below(2) as usize, files[rng.below(4) as usize]);
