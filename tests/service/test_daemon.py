@@ -275,6 +275,7 @@ def test_a_daemon_whose_process_is_stopped_is_not_waited_for(served: Served) -> 
     process = served.daemon.process
     assert process is not None
     process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
     began_s = time.monotonic()
     try:
         with pytest.raises(Unreachable, match=f"its process {process.pid} is stopped"):
