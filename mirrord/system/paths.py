@@ -81,16 +81,17 @@ class Paths(NamedTuple):
             try:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             except OSError as error:
-                denied, is_link = isinstance(error, PermissionError), folder.is_symlink()
+                is_link = folder.is_symlink()
+                first = "Check that its file system is mounted and writable"
+                if isinstance(error, PermissionError):
+                    first = "Run it as root"
                 link = f"it is a link to {folder.readlink()}, where no folder is" if is_link else ""
                 of_state = folder == self.state
                 raise (IoFailed if of_state else ConfigError)(
                     f"the folder {folder} cannot be created",
                     where=str(self.catalogue) if of_state else "",
                     why=link or error.strerror or str(error),
-                    hint="Run it as root, or set MIRRORD_HOME to a folder of your own."
-                    if denied
-                    else "Check that its file system is mounted and writable.",
+                    hint=f"{first}, or set MIRRORD_HOME to a folder of your own.",
                 ) from error
 
 
