@@ -372,14 +372,12 @@ class LiveMirror:
                 )
             clock.sleep_s(_POLL_S)
 
-    def copy(self, primary: Live, peer: Live, mode: Mode | None = None) -> LiveStatus:
+    def copy(self, primary: Live, peer: Live, before: LiveStatus | None = None) -> LiveStatus:
         """Let a primary copy what the other end lacks, whatever the mode, and wait until that has
         everything; the progress is reported. An interruption does not stop the copy. Returns the
-        status with the bytes that were copied meanwhile. mode: the one to set before.
+        status with the bytes that were copied since `before` (None: now).
         """
-        before = primary.live_status()
-        if mode is not None:
-            self.set_mode(primary, mode)  # which may begin the copy
+        before = before or primary.live_status()
         primary.live_resync()
         status = self.wait(
             primary, f"the connection to {peer}", lambda one: one.connected, _CONNECT_S

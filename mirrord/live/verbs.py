@@ -85,7 +85,9 @@ def initialize(mirror: LiveMirror) -> Result:
         mirror.catalogue.set_direction(mirror.id, mirror.definition.source_site)
         mirror.set_traffic(mirror.source.live_status())
         began_s = clock.monotonic_s()
-        status = mirror.copy(mirror.source, mirror.destination, mirror.first_mode)
+        mirror.set_mode(mirror.source, mirror.first_mode)
+        # (A new primary begins to copy when it is started.)
+        status = mirror.copy(mirror.source, mirror.destination, known)
         spent = format_duration(clock.monotonic_s() - began_s)
         mirror.record(State.MIRRORED, f"initialized: {format_size(status.copied_bytes)} copied")
     text = (
@@ -318,8 +320,9 @@ def resync(mirror: LiveMirror, *, yes: bool) -> Result:
             if not yes:
                 return _plan(mirror, "resync", mirror.source, mirror.destination)
             _take_back(mirror)
-        _set_limits(mirror, mirror.source)
-        status = mirror.copy(mirror.source, mirror.destination, mirror.first_mode)
+        before = _set_limits(mirror, mirror.source)
+        mirror.set_mode(mirror.source, mirror.first_mode)  # which may begin the copy
+        status = mirror.copy(mirror.source, mirror.destination, before)
         mirror.record(State.MIRRORED, f"resynchronized, epoch {status.epoch}")
     return _mirrors_again(mirror, mirror.source, mirror.destination, status)
 
@@ -373,18 +376,20 @@ def reverse(mirror: LiveMirror, *, yes: bool) -> Result:
         if source.live_status().is_primary:
             _wait_fenced(mirror, source)
         _rejoin(source)
-        _set_limits(mirror, destination)
-        status = mirror.copy(destination, source, mirror.first_mode)
+        before = _set_limits(mirror, destination)
+        mirror.set_mode(destination, mirror.first_mode)  # which may begin the copy
+        status = mirror.copy(destination, source, before)
         mirror.turned()
         mirror.record(State.MIRRORED, f"reversed, epoch {status.epoch}")
     return _mirrors_again(mirror, destination, source, status)
 
 
-def _set_limits(mirror: LiveMirror, primary: Live) -> None:
-    """Let a new primary have what the definition says before it copies."""
+def _set_limits(mirror: LiveMirror, primary: Live) -> LiveStatus:
+    """Let a new primary have what the definition says before it copies. Returns its status then."""
     status = primary.live_status()
     mirror.set_copy_rate(primary, status)
     mirror.set_traffic(status)
+    return status
 
 
 def _demand_in_sync(mirror: LiveMirror) -> None:
