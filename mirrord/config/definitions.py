@@ -61,7 +61,7 @@ class Definitions:
         """The names of all definitions, valid or not."""
         # Not the files that editors create next to an edited file, such as '.#home.toml'.
         found = [name for name in files.names_in(self.folder) if not name.startswith(".")]
-        return [name.removesuffix(".toml") for name in found if name.endswith(".toml")]
+        return sorted(name.removesuffix(".toml") for name in found if name.endswith(".toml"))
 
     def read(self, name: str) -> str:
         """The text of a definition by name; `NotFound` with the closest name otherwise."""
@@ -135,7 +135,9 @@ class Definitions:
         if self._ids[0] != changed_ns:
             self._ids = changed_ns, [(name, self._id_in(name)) for name in self.names()]
         for name, found in self._ids[1]:
-            if found == definition.id and name != definition.name:
+            # (A file may have been edited in place since.)
+            is_other = name != definition.name and found == definition.id
+            if is_other and self._id_in(name) == definition.id:
                 raise same_id(name, definition)
 
     def _id_in(self, name: str) -> str:

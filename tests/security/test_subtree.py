@@ -256,6 +256,18 @@ def test_who_may_send_also_reads_the_owners_snapshots_elsewhere(host: Host, root
             peer.volume(kept).facts()
 
 
+def test_a_folder_that_is_allowed_may_itself_be_a_snapshot(host: Host, root: Path) -> None:
+    """It was restored from one. A snapshot below it may be what a peer has sent."""
+    shelf = root / "shelf"
+    for place in (shelf, shelf / "below"):
+        subprocess.run(["btrfs", "subvolume", "snapshot", root / "home", place], check=True)
+    with host.peer("--allow", f"receive={shelf}") as peer:
+        for kind in ("btrfs", "block"):
+            peer.open(shelf / "x", kind)
+            with pytest.raises(Untrusted, match="or a copy"):
+                peer.open(shelf / "below/x", kind)
+
+
 @breaks("V4")
 def test_a_device_in_a_snapshot_is_not_opened(host: Host, root: Path) -> None:
     os.mknod(root / "home/node", 0o600 | stat.S_IFCHR, os.makedev(240, 0))  # there is no driver

@@ -80,10 +80,16 @@ def _end_of_a_live_mirror(folder: Path) -> Made:
 @pytest.mark.parametrize(
     "make",
     [
-        _relationship, _pins, _transfer_of_blocks, _copy_of_blocks, _transfer, _frozen,
-        _destination, _end_of_a_live_mirror,
+        _relationship,
+        _pins,
+        _transfer_of_blocks,
+        _copy_of_blocks,
+        _transfer,
+        _frozen,
+        _destination,
+        _end_of_a_live_mirror,
     ],
-)  # fmt: skip
+)
 def test_each_bit_is_noticed_or_changes_nothing(
     make: Callable[[Path], Made], tmp_path: Path
 ) -> None:

@@ -1,9 +1,9 @@
 //! Ends that were replaced by older copies of themselves: a snapshot or a backup was restored.
 //!
 //! Both ends count the sessions. A number is durable at the primary before the other end is asked to
-//! begin, durable there before it answers, and then the primary's record says so. In sync,
-//! in semi-sync and during a copy the number is raised from time to time, too. An end whose number cannot be by that is an
-//! older copy, or the other one is: what the two differ in is not on record.
+//! begin, durable there before it answers, and then the primary's record says so. In sync, in
+//! semi-sync and during a copy the number is raised from time to time, too. An end whose number
+//! cannot be by that is an older copy, or the other one is: what the two differ in is not on record.
 
 use super::writes::SentKind;
 use super::{Link, Primary, State};

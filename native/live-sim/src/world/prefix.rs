@@ -245,11 +245,9 @@ impl World {
         let is_semi =
             status.mode == Mode::Semi && (status.state == State::Semi || status.lag.is_full);
         let is_disturbed = self.now.saturating_sub(self.calm_since) < ANSWER_WITHIN;
-        is_semi && (is_disturbed || self.blocked != [false; 2] || self.is_path_odd())
-    }
-
-    fn is_path_odd(&self) -> bool {
-        self.narrow != [false; 2] || self.delay != [0; 2] || self.drag != 0
+        let is_cut = self.blocked != [false; 2] || self.narrow != [false; 2];
+        let is_slow = self.delay != [0; 2] || self.drag != 0;
+        is_semi && (is_disturbed || is_cut || is_slow)
     }
 
     /// `waited`: the oldest request, while both ends ran.
